@@ -1,0 +1,51 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CONSTRAINTS := requirements/constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+FOLDERS := planner executor kernels topologies
+SOURCES := $(wildcard kernels/csrc/*.cpp kernels/csrc/*.h)
+
+.PHONY: help setup test lint demo bench docs lock clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## make .venv with everything that demo, test and lint need (again: nothing to do)
+
+$(STAMP): pyproject.toml setup.py $(CONSTRAINTS) $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "zipplan needs Python 3.11 or newer; choose one with: make setup PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); } || { rm -rf $(VENV); echo "python3 has no venv module: apt-get install python3-venv" >&2; exit 1; }
+	@command -v g++ >/dev/null || echo "no g++: the fast CPU codec is left out (apt-get install g++)" >&2
+	@echo "installing zipplan and its tools into $(VENV) (about a minute the first time)"
+	@$(PIP) install --upgrade -c $(CONSTRAINTS) pip setuptools
+	@$(PIP) install -c $(CONSTRAINTS) --no-build-isolation --group dev --editable '.[torch,plot]'
+	@mkdir -p $(VENV)/typed/zipplan && for folder in $(FOLDERS); do ln -sfn ../../../$$folder $(VENV)/typed/zipplan/$$folder; done
+	@touch $@
+	@echo "ready: $(BIN)/zipplan --help"
+
+test: setup ## set up, then run the whole test suite
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: setup ## ruff, mypy, import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy -p zipplan.planner -p zipplan.executor -p zipplan.kernels | sed 's|^$(VENV)/typed/zipplan/||'
+	@$(BIN)/lint-imports
+
+demo: setup ## plan on a real machine, then run the plan with four ranks on this one
+	@bash scripts/demo.sh
+
+lock: ## resolve the newest versions into requirements/constraints.txt
+	@bash scripts/lock.sh $(CONSTRAINTS)
+
+clean: ## remove everything that make made
+	@rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find $(FOLDERS) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -f kernels/*.so

@@ -1,0 +1,1 @@
+"""The lossless codec: one wire format, several backends."""

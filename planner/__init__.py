@@ -1,0 +1,1 @@
+"""zipplan.planner: topology → candidates → verify → simulate → choose → plan; never imports torch."""

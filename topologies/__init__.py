@@ -1,0 +1,1 @@
+"""Machine descriptions as TOML and published calibration tables, each with its source."""
