@@ -1,0 +1,44 @@
+"""Candidate schedules. One function per family and collective; adding an algorithm is one more function here.
+
+Every function takes (nodes, ranks_per_node, codec id) and returns a Schedule. `candidates` composes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from zipplan.planner.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
+from zipplan.planner.schedule import Collective, Schedule
+
+Builder = Callable[[int, int, str], Schedule]
+
+NATIVE: dict[Collective, Builder] = {
+    Collective.ALL_GATHER: all_gather.native,
+    Collective.ALL_TO_ALL: all_to_all.native,
+    Collective.REDUCE_SCATTER: reduce_scatter.native,
+    Collective.ALL_REDUCE: all_reduce.native,
+}
+ZIPPED: dict[Collective, tuple[Builder, ...]] = {
+    Collective.ALL_GATHER: (all_gather.zipped,),
+    Collective.ALL_TO_ALL: (all_to_all.zipped,),
+    Collective.REDUCE_SCATTER: (reduce_scatter.zipped,),
+    Collective.ALL_REDUCE: (all_reduce.two_shot,),
+}
+HIERARCHICAL: dict[Collective, tuple[Builder, ...]] = {
+    Collective.ALL_GATHER: (all_gather.zipped_across_nodes,),
+    Collective.ALL_REDUCE: (all_reduce.zipped_across_nodes,),
+}
+
+
+def candidates(collective: Collective, nodes: int, ranks_per_node: int, codecs: Sequence[str]) -> Iterator[Schedule]:
+    """Every schedule worth simulating on this grid, simplest first: native, then each family with each codec.
+
+    The hierarchical form needs more than one node and more than one rank in each.
+    """
+    yield NATIVE[collective](nodes, ranks_per_node, "raw")
+    families = ZIPPED[collective]
+    if nodes > 1 and ranks_per_node > 1:
+        families += HIERARCHICAL.get(collective, ())
+    for codec in codecs:
+        for build in families:
+            yield build(nodes, ranks_per_node, codec)
