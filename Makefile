@@ -22,10 +22,10 @@ setup: $(STAMP) ## make .venv with everything that demo, test and lint need (aga
 $(STAMP): pyproject.toml setup.py $(CONSTRAINTS) $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "zipplan needs Python 3.11 or newer; choose one with: make setup PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); } || { rm -rf $(VENV); echo "python3 has no venv module: apt-get install python3-venv" >&2; exit 1; }
-	@command -v g++ >/dev/null || echo "no g++: the fast CPU codec is left out (apt-get install g++)" >&2
 	@echo "installing zipplan and its tools into $(VENV) (about a minute the first time)"
 	@$(PIP) install --upgrade -c $(CONSTRAINTS) pip setuptools
 	@$(PIP) install -c $(CONSTRAINTS) --no-build-isolation --group dev --editable '.[torch,plot]'
+	@test -z "$(SOURCES)" || ls kernels/_cpu*.so >/dev/null 2>&1 || echo "the C++ codec did not compile and is left out; see why with: $(BIN)/python setup.py build_ext --inplace; once mended: make -B setup" >&2
 	@mkdir -p $(VENV)/typed/zipplan && for folder in $(FOLDERS); do ln -sfn ../../../$$folder $(VENV)/typed/zipplan/$$folder; done
 	@touch $@
 	@echo "ready: $(BIN)/zipplan --help"
@@ -41,6 +41,15 @@ lint: setup ## ruff, mypy, import rules
 
 demo: setup ## plan on a real machine, then run the plan with four ranks on this one
 	@bash scripts/demo.sh
+
+bench: setup ## measure the codec, and raw against planned collectives with four ranks, on this machine
+	@$(BIN)/zipplan codec bench
+	@$(BIN)/zipplan plan --topology loopback --collective all_gather --size 64M --dtype bf16 -o $(VENV)/bench-plan.json
+	@$(BIN)/torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan $(VENV)/bench-plan.json
+
+docs: setup ## the API reference as HTML, from the docstrings, into site/
+	@$(BIN)/pdoc --output-directory site zipplan.planner zipplan.kernels zipplan.executor
+	@echo "wrote site/index.html"
 
 lock: ## resolve the newest versions into requirements/constraints.txt
 	@bash scripts/lock.sh $(CONSTRAINTS)
