@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml setup.py $(CONSTRAINTS) $(SOURCES)
 	@echo "installing zipplan and its tools into $(VENV) (about a minute the first time)"
 	@$(PIP) install --upgrade -c $(CONSTRAINTS) pip setuptools
 	@$(PIP) install -c $(CONSTRAINTS) --no-build-isolation --group dev --editable '.[torch,plot]'
-	@test -z "$(SOURCES)" || ls kernels/_cpu*.so >/dev/null 2>&1 || echo "the C++ codec did not compile and is left out; see why with: $(BIN)/python setup.py build_ext --inplace; once mended: make -B setup" >&2
+	@test -z "$(filter %.cpp,$(SOURCES))" || ls kernels/_cpu*.so >/dev/null 2>&1 || echo "the C++ codec did not compile and is left out; see why with: $(BIN)/python setup.py build_ext --inplace; once mended: make -B setup" >&2
 	@mkdir -p $(VENV)/typed/zipplan && for folder in $(FOLDERS); do ln -sfn ../../../$$folder $(VENV)/typed/zipplan/$$folder; done
 	@touch $@
 	@echo "ready: $(BIN)/zipplan --help"
