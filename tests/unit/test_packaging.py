@@ -36,9 +36,11 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
 
 
 def source_files() -> list[str]:
-    """Paths of the working tree that git would hold, committed or not."""
-    names = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
-    return [name for name in names.split("\0") if name and (ROOT / name).is_file()]
+    """Paths of what a checkout holds to build from: never what Python or the compiler left there."""
+    below = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    kept = [path for path in below if path.suffix != ".so" and "__pycache__" not in path.parts]
+    top = [ROOT / name for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE")]
+    return [str(path.relative_to(ROOT)) for path in (*top, *kept)]
 
 
 def build_wheel(folder: Path, **env: str) -> Path:
