@@ -48,7 +48,7 @@ bench: setup ## measure the codec, and raw against planned collectives with four
 	@$(BIN)/torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan $(VENV)/bench-plan.json
 
 docs: setup ## the API reference as HTML, from the docstrings, into site/
-	@$(BIN)/pdoc --output-directory site zipplan.planner zipplan.kernels zipplan.executor
+	@$(BIN)/pdoc --output-directory site zipplan.planner zipplan.kernels '!zipplan.kernels._cpu' zipplan.executor
 	@echo "wrote site/index.html"
 
 lock: ## resolve the newest versions into requirements/constraints.txt
