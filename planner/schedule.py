@@ -159,7 +159,7 @@ class Schedule:
 
     @cached_property
     def buffer_slots(self) -> dict[str, int]:
-        """Slots of every buffer, in order of first writing. Raises ScheduleError when a stage cannot divide its slots."""
+        """Slots of every buffer, in order of first writing. Raises ScheduleError when slots do not divide."""
         slots = {INPUT: self.slots}
         for stage in self.stages:
             if stage.src not in slots:
@@ -180,8 +180,8 @@ class Schedule:
         sums = stage.op in (Op.DECODE_REDUCE, Op.REDUCE) or stage.exchange is Exchange.REDUCE_SCATTER
         if (divides or sums) and slots % size:
             raise ScheduleError(
-                f"schedule {self.name}: stage {stage.name} shares {slots} slots of {stage.src!r} among the {size} ranks "
-                f"of axis {stage.axis}, which does not divide"
+                f"schedule {self.name}: stage {stage.name} shares {slots} slots of {stage.src!r} among the "
+                f"{size} ranks of axis {stage.axis}, which does not divide"
             )
         if stage.order and len(stage.order) != slots:
             raise ScheduleError(

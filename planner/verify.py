@@ -36,7 +36,9 @@ def verify(schedule: Schedule) -> None:
         problems = _Evaluator(schedule).problems()
     if problems:
         lines = "\n  ".join(problems[:12])
-        raise ScheduleError(f"schedule {schedule.name} for {schedule.collective} is wrong:\n  {lines}", problems=problems)
+        raise ScheduleError(
+            f"schedule {schedule.name} for {schedule.collective} is wrong:\n  {lines}", problems=problems
+        )
 
 
 def structural_problems(schedule: Schedule) -> list[str]:
@@ -122,7 +124,9 @@ class _Evaluator:
             want_slots = self.schedule.slots // self.schedule.ranks
         last = self.writer[OUTPUT, Payload.RAW]
         if have_slots != want_slots:
-            return [f"stage {last.name}: the output has {have_slots} slots, {self.schedule.collective} makes {want_slots}"]
+            return [
+                f"stage {last.name}: the output has {have_slots} slots, {self.schedule.collective} makes {want_slots}"
+            ]
         found: list[str] = []
         for rank in _sample(self.schedule.ranks):
             for slot in _sample(have_slots):

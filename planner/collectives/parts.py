@@ -10,7 +10,9 @@ def native(exchange: Exchange, src: str, dst: str, axis: Axis = Axis.WORLD, afte
     return Stage(f"{exchange}_{axis}", Op.EXCHANGE, src, dst, after, axis=axis, exchange=exchange)
 
 
-def zipped(exchange: Exchange, src: str, dst: str, axis: Axis, last: Op, after: tuple[str, ...] = ()) -> tuple[Stage, ...]:
+def zipped(
+    exchange: Exchange, src: str, dst: str, axis: Axis, last: Op, after: tuple[str, ...] = ()
+) -> tuple[Stage, ...]:
     """Encode, exchange the static regions, then the dynamic ones, decode (or decode and sum: `last`).
 
     The static exchange carries the headers, which tell every rank the dynamic sizes: ZipCCL's second design (§3.2)

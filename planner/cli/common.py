@@ -1,0 +1,101 @@
+"""Options and output that several commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from zipplan.planner.costs import ELEMENT_BYTES
+from zipplan.planner.errors import ConfigError, nearest
+from zipplan.planner.schedule import Collective
+from zipplan.planner.topology import Cluster, build_cluster, load_machine
+from zipplan.planner.units import parse_size
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cluster_options(command: F) -> F:
+    """--topology and what narrows or widens it."""
+    for option in reversed(
+        (
+            click.option(
+                "--topology", required=True, metavar="T", help="Shipped name, TOML file, or `nvidia-smi topo -m` text."
+            ),
+            click.option(
+                "--gpu", metavar="MODEL", help="GPU model, where the topology text does not tell (H100, A100, …)."
+            ),
+            click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
+            click.option("--ranks-per-node", type=click.IntRange(1), metavar="K", help="Use K ranks of each node."),
+            click.option("--gpus", metavar="LIST", help="Use these GPUs of each node: 0,2,5."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def json_option(command: F) -> F:
+    """--json."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else there.")(
+        command
+    )
+
+
+def read_cluster(
+    topology: str, gpu: str | None, nodes: int | None, ranks_per_node: int | None, gpus: str | None
+) -> Cluster:
+    """The cluster that the options describe. Raises TopologyError or ConfigError."""
+    chosen = None
+    if gpus is not None:
+        try:
+            chosen = [int(part) for part in gpus.split(",")]
+        except ValueError:
+            raise ConfigError(f"--gpus: cannot read {gpus!r}; expected numbers with commas, such as 0,2,5") from None
+    machine = load_machine(topology, gpu=gpu)
+    return build_cluster(machine, nodes=nodes, ranks_per_node=ranks_per_node, gpus=chosen)
+
+
+def read_sizes(text: str) -> list[int]:
+    """Sizes from '64K,1M,16M'. Raises ConfigError."""
+    return [parse_size(part, "--size") for part in text.split(",")]
+
+
+def read_collectives(text: str) -> list[Collective]:
+    """Collectives from 'all_gather,all_reduce' or 'all'. Raises ConfigError."""
+    if text == "all":
+        return list(Collective)
+    names = text.split(",")
+    for name in names:
+        if name not in {str(c) for c in Collective}:
+            raise ConfigError(f"--collective: unknown {name!r}; {nearest(name, [*map(str, Collective), 'all'])}")
+    return [Collective(name) for name in dict.fromkeys(names)]
+
+
+def read_dtype(name: str) -> str:
+    """A dtype that zipplan knows. Raises ConfigError."""
+    if name not in ELEMENT_BYTES:
+        raise ConfigError(f"--dtype: unknown {name!r}; {nearest(name, ELEMENT_BYTES)}")
+    return name
+
+
+def print_json(data: object) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(data, indent=1, allow_nan=False))
+
+
+def console() -> Console:
+    """A console that cuts nothing off: a terminal's own width, else as wide as the table needs."""
+    return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 200)
+
+
+def table(title: str, columns: list[tuple[str, str]]) -> Table:
+    """A table with (heading, justification) columns."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading, justify in columns:
+        made.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    return made

@@ -1,0 +1,100 @@
+"""`zipplan plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zipplan.planner.cli.common import (
+    cluster_options,
+    console,
+    json_option,
+    print_json,
+    read_cluster,
+    read_collectives,
+    read_dtype,
+    read_sizes,
+    table,
+)
+from zipplan.planner.make import make_plan
+from zipplan.planner.plan import Plan
+from zipplan.planner.profiles import parse_profile
+from zipplan.planner.units import format_size, format_time
+
+
+@click.command(
+    epilog="Example: zipplan plan --topology hgx-h100 --nodes 8 --collective all --size 1M,16M,256M -o plan.json"
+)
+@cluster_options
+@click.option("--collective", default="all", show_default=True, metavar="C[,C…]", help="Collectives, or all.")
+@click.option(
+    "--size", default="64K,1M,16M,256M", show_default=True, metavar="S[,S…]", help="Message sizes; 16M is 16 MiB."
+)
+@click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
+@click.option(
+    "--profile",
+    default="gaussian",
+    show_default=True,
+    metavar="P",
+    help="Shape of the values: gaussian[:σ], laplace, swiglu, relu, random.",
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan file here.")
+@json_option
+def plan(
+    topology: str,
+    gpu: str | None,
+    nodes: int | None,
+    ranks_per_node: int | None,
+    gpus: str | None,
+    collective: str,
+    size: str,
+    dtype: str,
+    profile: str,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Choose the fastest schedule for every message size: candidates, verified, simulated, compared."""
+    collectives, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
+    shape = parse_profile(profile)
+    cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus)
+    made = make_plan(cluster, collectives, sizes, dtype, shape, progress=not as_json)
+    if output is not None:
+        made.save(output)
+    if as_json:
+        print_json(made.document())
+        return
+    show(made)
+    if output is not None:
+        click.echo(f"\nplan written to {output}; `zipplan explain {output}` says why")
+
+
+def show(made: Plan) -> None:
+    """One row for each planned size: choice, prediction, gain over native, runner-up."""
+    where = made.topology
+    out = console()
+    out.print(f"[bold]{where.name}[/bold]: {where.shape}, {where.transport}")
+    columns = [
+        ("collective", "left"), ("size", "right"), ("dtype", "left"), ("choice", "left"), ("ratio", "right"),
+        ("predicted", "right"), ("range", "right"), ("vs native", "right"), ("runner-up", "left"),
+        ("its time", "right"),
+    ]  # fmt: skip
+    rows = table("", columns)
+    for entry in made.entries:
+        for choice in entry.choices:
+            for point in choice.points:
+                native = next((r.predicted_ps for r in point.rejected if r.name == "native"), point.predicted_ps)
+                second = min(point.rejected, key=lambda r: r.predicted_ps, default=None)
+                rows.add_row(
+                    entry.collective,
+                    format_size(point.size_bytes),
+                    entry.dtype,
+                    choice.label,
+                    f"{choice.expected_ratio:.2f}×",
+                    format_time(point.predicted_ps),
+                    f"{format_time(point.low_ps)} – {format_time(point.high_ps)}",
+                    f"{native / point.predicted_ps:.2f}×" if point.predicted_ps else "n/a",
+                    second.label if second else "none",
+                    format_time(second.predicted_ps) if second else "",
+                )
+    out.print(rows)

@@ -1,0 +1,136 @@
+"""`zipplan simulate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zipplan.planner.bandwidth import bus_factor, gigabytes_per_second, moved_bytes
+from zipplan.planner.cli.common import (
+    cluster_options,
+    console,
+    json_option,
+    print_json,
+    read_cluster,
+    read_collectives,
+    read_dtype,
+    read_sizes,
+    table,
+)
+from zipplan.planner.costs import CODECS, ELEMENT_BYTES
+from zipplan.planner.errors import ConfigError, nearest
+from zipplan.planner.plan import write_whole
+from zipplan.planner.profiles import parse_profile
+from zipplan.planner.schedule import Collective
+from zipplan.planner.search import Result, Search
+from zipplan.planner.topology import Cluster
+from zipplan.planner.trace import chrome_trace
+
+NOT_MODELLED = """\
+What it does not model: kernel launch jitter, contention with compute, congestion control, NCCL's LL and LL128
+protocols and its tree and NVLS algorithms (so small messages are predicted too slow), ranks that arrive late.
+"""
+
+
+@click.command(
+    epilog="Example: zipplan simulate --topology hgx-h100 --nodes 2 --collective all_gather --size 1M,64M\n\n"
+    + NOT_MODELLED
+)
+@cluster_options
+@click.option("--collective", required=True, metavar="C", help="all_gather, reduce_scatter, all_reduce or all_to_all.")
+@click.option("--size", required=True, metavar="S[,S…]", help="Message sizes as nccl-tests counts them; 16M is 16 MiB.")
+@click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
+@click.option(
+    "--codec", default="raw", show_default=True, metavar="NAME", help="raw, window, or auto (the planner's choice)."
+)
+@click.option(
+    "--algorithm", default="auto", show_default=True, metavar="A", help="ring or direct, where an exchange has it."
+)
+@click.option("--profile", default="gaussian", show_default=True, metavar="P", help="Shape of the values.")
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the timeline of one size; opens in Perfetto.",
+)
+@json_option
+def simulate(
+    topology: str,
+    gpu: str | None,
+    nodes: int | None,
+    ranks_per_node: int | None,
+    gpus: str | None,
+    collective: str,
+    size: str,
+    dtype: str,
+    codec: str,
+    algorithm: str,
+    profile: str,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict the time of one collective; columns are those of nccl-tests, plus wirebw for encoded bytes."""
+    kinds, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
+    if trace is not None and len(kinds) * len(sizes) != 1:
+        raise ConfigError(f"--trace shows one collective of one size; {len(kinds)} × {len(sizes)} were asked for")
+    choices = {"raw", "auto", *(c for codecs in CODECS.values() for c in codecs)}
+    if codec not in choices:
+        raise ConfigError(f"--codec: unknown {codec!r}; {nearest(codec, choices)}")
+    shape = parse_profile(profile)
+    cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus)
+    results = []
+    for kind in kinds:
+        search = Search(cluster, kind, dtype, shape, codec, algorithm)
+        results += [(kind, search.fastest(s, codec)) for s in sizes]
+    if trace is not None:
+        result = results[0][1]
+        write_whole(trace, json.dumps(chrome_trace(result.schedule, result.timeline), allow_nan=False))
+    rows = [_row(kind, result, cluster, dtype) for kind, result in results]
+    if as_json:
+        print_json({"schema": 1, "rows": rows})
+        return
+    _show(rows, cluster)
+    if trace is not None:
+        click.echo(f"\ntrace written to {trace}; open it at https://ui.perfetto.dev")
+
+
+def _row(kind: Collective, result: Result, cluster: Cluster, dtype: str) -> dict[str, Any]:
+    raw, encoded = moved_bytes(result.schedule, result.size, result.wire)
+    algbw = gigabytes_per_second(result.size, result.time)
+    busbw = algbw * bus_factor(kind, cluster.ranks)
+    used = dict.fromkeys(result.timeline.algorithms.values())
+    return {
+        "collective": str(kind),
+        "size_bytes": result.size,
+        "dtype": dtype,
+        "nodes": cluster.nodes,
+        "ranks": cluster.ranks,
+        "schedule": result.schedule.name,
+        "codec": result.wire.codec,
+        "algorithm": "+".join(used) or "none",
+        "protocol": "Simple" if cluster.transport.kind == "nccl" else "tcp",
+        "time_us": round(result.time / 1e6, 3),
+        "algbw_GBps": round(algbw, 3),
+        "busbw_GBps": round(busbw, 3),
+        "wirebw_GBps": round(busbw * encoded / raw if raw else 0.0, 3),
+    }
+
+
+def _show(rows: list[dict[str, Any]], cluster: Cluster) -> None:
+    out = console()
+    out.print(f"[bold]{cluster.machine.name}[/bold]: {cluster.nodes} nodes × {cluster.ranks_per_node} ranks, simulated")
+    columns = [
+        ("collective", "left"), ("size (B)", "right"), ("count", "right"), ("type", "left"), ("schedule", "left"),
+        ("codec", "left"), ("algo", "left"), ("proto", "left"), ("time (µs)", "right"), ("algbw (GB/s)", "right"),
+        ("busbw (GB/s)", "right"), ("wirebw (GB/s)", "right"),
+    ]  # fmt: skip
+    made = table("", columns)
+    for r in rows:
+        made.add_row(
+            r["collective"], str(r["size_bytes"]), str(r["size_bytes"] // ELEMENT_BYTES[r["dtype"]]), r["dtype"],
+            r["schedule"], r["codec"], r["algorithm"], r["protocol"], f"{r['time_us']:.1f}",
+            f"{r['algbw_GBps']:.2f}", f"{r['busbw_GBps']:.2f}", f"{r['wirebw_GBps']:.2f}",
+        )  # fmt: skip
+    out.print(made)

@@ -1,0 +1,81 @@
+"""From a cluster and a list of collectives to a plan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import Progress
+
+from zipplan.planner.costs import Wire
+from zipplan.planner.errors import ConfigError
+from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Range, Rejected, zipplan_version
+from zipplan.planner.profiles import Profile
+from zipplan.planner.schedule import Collective, Schedule
+from zipplan.planner.search import MODEL_ERROR, Decision, Search
+from zipplan.planner.topology import Cluster
+
+
+def make_plan(
+    cluster: Cluster,
+    collectives: Sequence[Collective],
+    sizes: Sequence[int],
+    dtype: str,
+    profile: Profile,
+    *,
+    progress: bool = False,
+) -> Plan:
+    """Plan every collective at every size (bytes, as nccl-tests counts them). Raises ConfigError without sizes."""
+    if not sizes or not collectives:
+        raise ConfigError("nothing to plan: name at least one --collective and one --size")
+    entries = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not (progress and sys.stderr.isatty())) as bar:
+        for collective in bar.track(collectives, description="planning"):
+            search = Search(cluster, collective, dtype, profile)
+            ranges = tuple(_range(*row) for row in search.decide_all(sizes))
+            entries.append(Entry(collective=collective, dtype=dtype, tensor_class=profile.text, choices=ranges))
+    return Plan(
+        made_by=f"zipplan {zipplan_version()}",
+        calibration="machine file",
+        topology=PlanTopology(
+            name=cluster.machine.name,
+            fingerprint=cluster.fingerprint,
+            nodes=cluster.nodes,
+            ranks_per_node=cluster.ranks_per_node,
+            transport=cluster.transport.kind,
+        ),
+        entries=tuple(entries),
+    )
+
+
+def _range(start: int, stop: int | None, decisions: Sequence[Decision]) -> Range:
+    best = decisions[0].best
+    return Range(
+        start=start,
+        stop=stop,
+        schedule=best.schedule,
+        codec=CodecUse(id=best.wire.codec),
+        expected_ratio=round(best.wire.ratio, 4),
+        points=tuple(_point(d) for d in decisions),
+    )
+
+
+def _point(decision: Decision) -> Point:
+    best = decision.best
+    return Point(
+        size_bytes=best.size,
+        predicted_ps=best.time,
+        low_ps=round(best.time * (1 - MODEL_ERROR)),
+        high_ps=round(best.time * (1 + MODEL_ERROR)),
+        scratch_bytes=scratch_bound(best.schedule, best.wire, best.size),
+        rejected=tuple(
+            Rejected(name=r.schedule.name, codec=r.wire.codec, predicted_ps=r.time, reason=reason)
+            for r, reason in decision.others
+        ),
+    )
+
+
+def scratch_bound(schedule: Schedule, wire: Wire, size: int) -> int:
+    """Bytes of scratch in the worst case: every slot incompressible, so a frame is its raw bytes and a header."""
+    return schedule.scratch_bytes(size, schedule.slot_bytes(size) + wire.header)

@@ -1,0 +1,156 @@
+"""Flow-level network on simpy: directed links, bandwidth shared max-min among flows, integer picoseconds.
+
+A transfer is a set of flows that start together. Rates change only when flows start or end, so time jumps from one
+such moment to the next. Rounding is upwards: no flow is ever faster than its wire.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from zipplan.planner.errors import SimulationError
+from zipplan.planner.units import PS_PER_SECOND
+
+_ULPS = 1e-12  # relative slack for float64 rounding (2⁻⁵³ per step): 0.01 ps in a transfer of 10 ms
+
+
+def delay(env: simpy.Environment, ps: float) -> simpy.events.Timeout:
+    """A timeout of `ps` picoseconds. Raises SimulationError unless finite and ≥ 0 (simpy takes NaN silently)."""
+    if not (isinstance(ps, int | np.integer) or math.isfinite(ps)) or ps < 0:
+        raise SimulationError(f"a delay of {ps} ps was asked for at {env.now} ps; delays are finite and ≥ 0")
+    return env.timeout(math.ceil(ps))
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The ways of a set of flows, flattened: entry i says that flow `owner[i]` crosses link `links[i]`."""
+
+    links: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    count: int
+
+    @classmethod
+    def of(cls, paths: Sequence[Sequence[int]]) -> Paths:
+        """From link indices per flow."""
+        flat = np.fromiter((link for path in paths for link in path), dtype=np.int64)
+        return cls(flat, np.repeat(np.arange(len(paths)), [len(path) for path in paths]), len(paths))
+
+
+@dataclass(slots=True)
+class Transfer:
+    """Flows that started together and end one by one; `done` fires with the last."""
+
+    paths: Paths
+    remaining: NDArray[np.float64]  # bytes by flow
+    done: simpy.Event
+    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    def moving(self) -> NDArray[np.bool_]:
+        """Which entries of `paths` belong to flows that have bytes left."""
+        moving: NDArray[np.bool_] = (self.remaining > 0)[self.paths.owner]
+        return moving
+
+
+class Network:
+    """Links of a cluster and the transfers in flight on them."""
+
+    def __init__(self, env: simpy.Environment, bandwidths: NDArray[np.int64]) -> None:
+        self.env = env
+        self.capacity = bandwidths.astype(np.float64) / PS_PER_SECOND  # bytes per ps
+        self.bytes = np.zeros(len(bandwidths))
+        self.busy = np.zeros(len(bandwidths), dtype=np.int64)
+        self._active: list[Transfer] = []
+        self._since = 0
+        self._version = 0
+        self._settling = False
+
+    def transfer(self, paths: Paths, sizes: NDArray[np.float64]) -> simpy.Event:
+        """Start one flow of `sizes[i]` bytes along each path; the event fires when the last byte has left."""
+        np.add.at(self.bytes, paths.links, sizes[paths.owner])
+        started = Transfer(paths, sizes.astype(np.float64), self.env.event())
+        self._active.append(started)
+        self._settle_soon()
+        return started.done
+
+    def _settle_soon(self) -> None:
+        """Share anew once, after everything else that happens in this picosecond."""
+        if not self._settling:
+            self._settling = True
+            event = self.env.timeout(0)
+            event.callbacks.append(lambda _: self._settle())
+
+    def _settle(self) -> None:
+        self._settling = False
+        self._advance()
+        self._finish()
+        if not self._active:
+            return
+        self._share()
+        left = np.concatenate([t.remaining for t in self._active])
+        rate = np.concatenate([t.rates for t in self._active])
+        moving = left > 0
+        wait = math.ceil(float(np.min(left[moving] / rate[moving])) * (1 - _ULPS))
+        self._version += 1
+        event = self.env.timeout(wait)
+        version = self._version
+        event.callbacks.append(lambda _: self._settle() if version == self._version else None)
+
+    def _advance(self) -> None:
+        passed = self.env.now - self._since
+        self._since = self.env.now
+        if passed:
+            used = np.zeros(len(self.busy), dtype=bool)
+            for t in self._active:
+                used[t.paths.links[t.moving()]] = True
+                moved = t.rates * passed
+                t.remaining = np.where(t.remaining <= moved * (1 + _ULPS), 0.0, t.remaining - moved)
+            self.busy[used] += passed
+
+    def _finish(self) -> None:
+        ended = [t for t in self._active if not t.remaining.any()]
+        self._active = [t for t in self._active if t.remaining.any()]
+        for t in ended:
+            t.done.succeed()
+
+    def _share(self) -> None:
+        """Max-min fair rates by progressive filling: freeze the flows of the tightest link, again and again."""
+        links, owner, count = [], [], 0
+        for t in self._active:
+            moving = t.moving()
+            links.append(t.paths.links[moving])
+            owner.append(t.paths.owner[moving] + count)
+            count += t.paths.count
+        rates = max_min(np.concatenate(links), np.concatenate(owner), count, self.capacity)
+        for t in self._active:
+            t.rates, rates = rates[: t.paths.count], rates[t.paths.count :]
+
+
+def max_min(
+    links: NDArray[np.int64], owner: NDArray[np.int64], flows: int, capacity: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Max-min fair rate of each flow (Bertsekas and Gallager, Data Networks, 2nd ed., §6.5.2).
+
+    Flow `owner[i]` crosses link `links[i]`; `capacity` by link. Flows without links keep rate 0.
+    """
+    rates = np.zeros(flows)
+    left = capacity.copy()
+    while len(links):
+        load = np.bincount(links, minlength=len(left))
+        used = load > 0
+        share = np.full(len(left), np.inf)
+        share[used] = left[used] / load[used]
+        level = share.min()
+        tight = share <= level * (1 + _ULPS)
+        frozen = np.zeros(flows, dtype=bool)
+        frozen[owner[tight[links]]] = True
+        rates[frozen] = level
+        gone = frozen[owner]
+        left = np.maximum(left - np.bincount(links[gone], minlength=len(left)) * level, 0.0)
+        links, owner = links[~gone], owner[~gone]
+    return rates

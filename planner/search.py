@@ -1,0 +1,159 @@
+"""Candidates → verify → simulate → choose: the best schedule at every size, and why the others lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zipplan.planner.collectives import candidates
+from zipplan.planner.costs import CODECS, ELEMENT_BYTES, Rates, Wire, wire
+from zipplan.planner.plan import label
+from zipplan.planner.profiles import Profile
+from zipplan.planner.schedule import Collective, Op, Schedule
+from zipplan.planner.simulate import Timeline, simulate
+from zipplan.planner.topology import Cluster
+from zipplan.planner.transport import Transport
+from zipplan.planner.units import format_bandwidth, format_time
+from zipplan.planner.verify import verify
+
+# A candidate must be this much faster than a simpler one to be chosen: ties and model noise must not flip a plan.
+HYSTERESIS = 0.03
+# Half-width of the predicted range. α–β models of NCCL with its own constants miss published nccl-tests tables by
+# 13–45 % (mean over sizes ≥ 32 KiB, single-node all-reduce, A100 to B300); the middle of that.
+MODEL_ERROR = 0.30
+_BISECTIONS = 7  # break-even sizes to 2^(gap/128): within 5 % when planned sizes are a factor of 1,000 apart
+
+
+@dataclass(frozen=True)
+class Result:
+    """One candidate, simulated at one size."""
+
+    schedule: Schedule
+    wire: Wire
+    size: int
+    timeline: Timeline
+
+    @property
+    def time(self) -> int:
+        """Predicted picoseconds."""
+        return self.timeline.time
+
+    @property
+    def label(self) -> str:
+        """What a person reads: 'zipped window', or just 'native'."""
+        return label(self.schedule.name, self.wire.codec)
+
+    def shares(self) -> tuple[int, int]:
+        """Longest times of its exchanges and of its local stages, summed, ps."""
+        times = self.timeline.stage_times()
+        exchanges = {s.name for s in self.schedule.stages if s.op is Op.EXCHANGE}
+        on_wire = sum(t for name, t in times.items() if name in exchanges)
+        return on_wire, sum(times.values()) - on_wire
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The choice at one size; `others` by time, each with the reason it lost."""
+
+    best: Result
+    others: tuple[tuple[Result, str], ...]
+
+
+class Search:
+    """Everything that stays the same while one collective of one kind of tensor is planned."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        collective: Collective,
+        dtype: str,
+        profile: Profile,
+        codec: str = "auto",
+        algorithm: str = "auto",
+    ) -> None:
+        """`codec`: "auto" tries every codec that serves `dtype`. Raises ConfigError for one that does not serve it."""
+        self.cluster, self.dtype, self.profile = cluster, dtype, profile
+        codecs: Sequence[str] = CODECS.get(dtype, ()) if codec == "auto" else () if codec == "raw" else (codec,)
+        self.wires = {c: wire(c, dtype, profile) for c in ("raw", *codecs)}
+        self.rates = Rates.of(cluster)
+        self.transport = Transport(cluster, algorithm)
+        self.schedules = list(candidates(collective, cluster.nodes, cluster.ranks_per_node, codecs))
+        for schedule in self.schedules:
+            verify(schedule)
+
+    def run(self, schedule: Schedule, size: int) -> Result:
+        """Simulate one candidate at one size."""
+        wired = self.wires[schedule.codec]
+        timeline = simulate(schedule, self.cluster, size, wired, self.transport, self.rates)
+        return Result(schedule, wired, size, timeline)
+
+    def decide(self, size: int) -> Decision:
+        """The simplest candidate within `HYSTERESIS` of the fastest, and the reasons against all others."""
+        results = [self.run(s, size) for s in self.schedules]
+        limit = min(r.time for r in results) * (1 + HYSTERESIS)
+        best = next(r for r in results if r.time <= limit)
+        others = sorted((r for r in results if r is not best), key=lambda r: r.time)
+        return Decision(best, tuple((r, self.reason(r, best)) for r in others))
+
+    def fastest(self, size: int, codec: str) -> Result:
+        """What `--codec` asks for: the planner's choice for "auto", else the fastest schedule of that codec."""
+        if codec == "auto":
+            return self.decide(size).best
+        return min((self.run(s, size) for s in self.schedules if s.codec == codec), key=lambda r: r.time)
+
+    def decide_all(self, sizes: Sequence[int]) -> Iterator[tuple[int, int | None, list[Decision]]]:
+        """Half-open ranges [start, stop) of sizes with one choice, gap-free from 0; the last has no stop.
+
+        Between two planned sizes with unlike choices the break-even is found by bisection on the logarithm of the size.
+        """
+        decisions = [self.decide(size) for size in sorted(set(sizes))]
+        start, row = 0, [decisions[0]]
+        for decision in decisions[1:]:
+            if decision.best.schedule != row[-1].best.schedule:
+                border = self.break_even(row[-1], decision)
+                yield start, border, row
+                start, row = border, []
+            row.append(decision)
+        yield start, None, row
+
+    def break_even(self, low: Decision, high: Decision) -> int:
+        """Smallest size found at which the choice of `high` beats that of `low`, a whole number of elements."""
+        element = ELEMENT_BYTES[self.dtype]
+        below, above = low.best.size, high.best.size
+        for _ in range(_BISECTIONS):
+            middle = round((max(below, 1) * above) ** 0.5) // element * element
+            if not below < middle < above:
+                break
+            before = self.run(low.best.schedule, middle).time
+            after = self.run(high.best.schedule, middle).time
+            below, above = (middle, above) if self._keeps(low, high, before, after) else (below, middle)
+        return above
+
+    def _keeps(self, low: Decision, high: Decision, before: int, after: int) -> bool:
+        simpler_first = self.schedules.index(low.best.schedule) < self.schedules.index(high.best.schedule)
+        return before <= after * (1 + HYSTERESIS) if simpler_first else before * (1 + HYSTERESIS) < after
+
+    def reason(self, loser: Result, best: Result) -> str:
+        """One sentence: which resource costs the loser more than the winner."""
+        lost_wire, lost_local = loser.shares()
+        won_wire, won_local = best.shares()
+        more = f"{loser.time / max(best.time, 1) - 1:+.0%}"
+        if loser.time <= best.time:
+            return f"{more}, within {HYSTERESIS:.0%}: the simpler schedule is preferred"
+        wire_part = f"exchanges {format_time(lost_wire)} against {format_time(won_wire)}"
+        local_part = f"codec and copies {format_time(lost_local)} against {format_time(won_local)}"
+        cause = (
+            f"{wire_part}; {local_part}"
+            if lost_wire - won_wire >= lost_local - won_local
+            else f"{local_part}; {wire_part}"
+        )
+        return f"{more}: {cause}{self.busiest(loser)}"
+
+    def busiest(self, result: Result) -> str:
+        """The link that is in use longest, with its share of the time."""
+        busy = result.timeline.link_busy
+        if result.time == 0 or not busy.any():
+            return ""
+        link = self.cluster.links[int(busy.argmax())]
+        share = busy.max() / result.time
+        return f"; busiest {link.kind} link {link.name} ({format_bandwidth(link.bandwidth)}) {share:.0%} of the time"

@@ -1,0 +1,133 @@
+"""Discrete-event simulation of one schedule on one cluster: time, timeline, use of every link.
+
+Every rank runs every stage as soon as what it waits for is done. A rank has one codec engine, so its local stages
+take turns; exchanges share links with whatever else is in flight (network.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from zipplan.planner.costs import Rates, Wire
+from zipplan.planner.errors import SimulationError
+from zipplan.planner.network import Network, delay
+from zipplan.planner.schedule import Op, Schedule, Stage
+from zipplan.planner.topology import Cluster
+from zipplan.planner.transport import Transport
+
+Steps = Generator[simpy.Event, object, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stage on one rank, picoseconds."""
+
+    stage: str
+    rank: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What a simulation found. `link_bytes`, `link_busy` (ps) by link index; `algorithms` by exchange stage."""
+
+    time: int
+    spans: tuple[Span, ...]
+    link_bytes: NDArray[np.float64]
+    link_busy: NDArray[np.int64]
+    algorithms: dict[str, str]
+
+    def stage_times(self) -> dict[str, int]:
+        """Longest span of every stage, ps, in order of starting."""
+        longest: dict[str, int] = {}
+        for span in sorted(self.spans, key=lambda s: (s.start, s.rank)):
+            longest[span.stage] = max(longest.get(span.stage, 0), span.end - span.start)
+        return longest
+
+
+def simulate(
+    schedule: Schedule, cluster: Cluster, size: int, wire: Wire, transport: Transport, rates: Rates
+) -> Timeline:
+    """Run `schedule` for a message of `size` bytes. Raises SimulationError if it cannot finish."""
+    if (schedule.nodes, schedule.ranks_per_node) != (cluster.nodes, cluster.ranks_per_node):
+        raise SimulationError(
+            f"schedule {schedule.name} is for {schedule.nodes} × {schedule.ranks_per_node} ranks, "
+            f"{cluster.machine.name} has {cluster.nodes} × {cluster.ranks_per_node}"
+        )
+    if schedule.ranks == 1 or size == 0:
+        nothing = np.zeros(len(cluster.bandwidths))
+        return Timeline(0, (), nothing, nothing.astype(np.int64), {})
+    return _Run(schedule, cluster, size, wire, transport, rates).result()
+
+
+class _Run:
+    def __init__(
+        self, schedule: Schedule, cluster: Cluster, size: int, wire: Wire, transport: Transport, rates: Rates
+    ) -> None:
+        self.schedule, self.wire, self.transport, self.rates = schedule, wire, transport, rates
+        self.slot = schedule.slot_bytes(size)
+        self.env = simpy.Environment()
+        self.network = Network(self.env, cluster.bandwidths)
+        self.engines = [simpy.Resource(self.env) for _ in range(schedule.ranks)]
+        self.spans: list[Span] = []
+        self.algorithms: dict[str, str] = {}
+        self.done = {(s.name, r): self.env.event() for s in schedule.stages for r in range(schedule.ranks)}
+
+    def result(self) -> Timeline:
+        for stage in self.schedule.stages:
+            start = self._exchange if stage.op is Op.EXCHANGE else self._local
+            start(stage)
+        self.env.run()
+        waiting = sorted({name for (name, _), event in self.done.items() if not event.processed})
+        if waiting:
+            raise SimulationError(
+                f"schedule {self.schedule.name} stands still at {self.env.now} ps; waiting: {waiting}"
+            )
+        time = max(span.end for span in self.spans)
+        return Timeline(time, tuple(self.spans), self.network.bytes, self.network.busy, self.algorithms)
+
+    def _ready(self, stage: Stage, rank: int) -> simpy.Event:
+        return simpy.AllOf(self.env, [self.done[name, rank] for name in stage.after])
+
+    def _finish(self, stage: Stage, rank: int, start: int) -> None:
+        self.spans.append(Span(stage.name, rank, start, int(self.env.now)))
+        self.done[stage.name, rank].succeed()
+
+    def _local(self, stage: Stage) -> None:
+        duration = self.rates.duration(stage, self.schedule, self.slot)
+
+        def work(rank: int) -> Steps:
+            yield self._ready(stage, rank)
+            with self.engines[rank].request() as turn:
+                yield turn
+                start = int(self.env.now)
+                yield delay(self.env, duration)
+                self._finish(stage, rank, start)
+
+        for rank in range(self.schedule.ranks):
+            self.env.process(work(rank))
+
+    def _exchange(self, stage: Stage) -> None:
+        assert stage.exchange is not None  # verified: an exchange stage names its exchange
+        sent = self.schedule.buffer_slots[stage.src] * self.wire.bytes(stage.payload, self.slot)
+
+        def work(group: range) -> Steps:
+            yield simpy.AllOf(self.env, [self._ready(stage, rank) for rank in group])
+            start = int(self.env.now)
+            if len(group) > 1:
+                carried = self.transport.carry(stage.exchange, group)
+                self.algorithms[stage.name] = carried.algorithm
+                yield delay(self.env, self.transport.launch)
+                yield self.network.transfer(carried.paths, carried.share * sent)
+                yield delay(self.env, carried.latency)
+            for rank in group:
+                self._finish(stage, rank, start)
+
+        for group in self.schedule.groups(stage.axis):
+            self.env.process(work(group))
