@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import simpy
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from zipplan.planner.errors import SimulationError
 from zipplan.planner.units import PS_PER_SECOND
 
-_ULPS = 1e-12  # relative slack for float64 rounding (2⁻⁵³ per step): 0.01 ps in a transfer of 10 ms
+_ROUNDING = 1e-15  # relative error of one quotient in float64, a few 2⁻⁵³
+_DRIFT = 1e-12  # the same after thousands of changes of rate: 0.01 ps in a transfer of 10 ms
 
 
 def delay(env: simpy.Environment, ps: float) -> simpy.events.Timeout:
@@ -49,7 +50,7 @@ class Transfer:
     paths: Paths
     remaining: NDArray[np.float64]  # bytes by flow
     done: simpy.Event
-    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    rates: NDArray[np.float64]  # bytes per ps by flow
 
     def moving(self) -> NDArray[np.bool_]:
         """Which entries of `paths` belong to flows that have bytes left."""
@@ -73,7 +74,8 @@ class Network:
     def transfer(self, paths: Paths, sizes: NDArray[np.float64]) -> simpy.Event:
         """Start one flow of `sizes[i]` bytes along each path; the event fires when the last byte has left."""
         np.add.at(self.bytes, paths.links, sizes[paths.owner])
-        started = Transfer(paths, sizes.astype(np.float64), self.env.event())
+        self._advance()
+        started = Transfer(paths, sizes.astype(np.float64), self.env.event(), np.zeros(paths.count))
         self._active.append(started)
         self._settle_soon()
         return started.done
@@ -95,7 +97,7 @@ class Network:
         left = np.concatenate([t.remaining for t in self._active])
         rate = np.concatenate([t.rates for t in self._active])
         moving = left > 0
-        wait = math.ceil(float(np.min(left[moving] / rate[moving])) * (1 - _ULPS))
+        wait = math.ceil(float(np.min(left[moving] / rate[moving])) * (1 - _ROUNDING))
         self._version += 1
         event = self.env.timeout(wait)
         version = self._version
@@ -109,7 +111,7 @@ class Network:
             for t in self._active:
                 used[t.paths.links[t.moving()]] = True
                 moved = t.rates * passed
-                t.remaining = np.where(t.remaining <= moved * (1 + _ULPS), 0.0, t.remaining - moved)
+                t.remaining = np.where(t.remaining <= moved * (1 + _DRIFT), 0.0, t.remaining - moved)
             self.busy[used] += passed
 
     def _finish(self) -> None:
@@ -146,7 +148,7 @@ def max_min(
         share = np.full(len(left), np.inf)
         share[used] = left[used] / load[used]
         level = share.min()
-        tight = share <= level * (1 + _ULPS)
+        tight = share <= level * (1 + _DRIFT)
         frozen = np.zeros(flows, dtype=bool)
         frozen[owner[tight[links]]] = True
         rates[frozen] = level
