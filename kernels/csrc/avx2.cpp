@@ -1,0 +1,115 @@
+// Inner loops with AVX2 and BMI2. The target is set for this file only: nothing in it may be shared with another object.
+#if defined(__x86_64__)
+#include <cstring>
+#include <immintrin.h>
+#pragma GCC target("avx2,bmi,bmi2,popcnt,lzcnt")
+#include "split.h"
+
+namespace zp {
+namespace {
+inline __m256i load32(const u8* p) { return _mm256_loadu_si256((const __m256i*)p); }
+inline void store32(u8* p, __m256i x) { _mm256_storeu_si256((__m256i*)p, x); }
+inline __m256i rotate_right(__m256i y) { return _mm256_or_si256(_mm256_srli_epi16(y, 1), _mm256_slli_epi16(y, 15)); }
+inline u64 bit_of(__m256i a, __m256i b, int bit) {  // bit `bit` of 64 bytes
+    return (u32)_mm256_movemask_epi8(_mm256_slli_epi16(a, 7 - bit)) | (u64)(u32)_mm256_movemask_epi8(_mm256_slli_epi16(b, 7 - bit)) << 32;
+}
+inline __m256i spread(u32 bits, __m256i value) {  // byte i = value if bit i is set
+    const __m256i pick = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);
+    __m256i x = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), pick), bit);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(x, bit), value);
+}
+
+struct Avx2 {
+    static u64 plane(const u8* v, int bit) { return bit_of(load32(v), load32(v + 32), bit); }
+    static void window_planes(const u8* e, u32 base, u64* p) {
+        const __m256i below = _mm256_set1_epi8((char)(base - 1)), from = _mm256_set1_epi8((char)base), last = _mm256_set1_epi8(WINDOW_WIDTH - 1);
+        auto code = [&](__m256i x) {
+            __m256i d = _mm256_sub_epi8(x, from);
+            return _mm256_and_si256(_mm256_sub_epi8(x, below), _mm256_cmpeq_epi8(_mm256_min_epu8(d, last), d));
+        };
+        __m256i a = code(load32(e)), b = code(load32(e + 32));
+        for (int k = 0; k < 3; k++) p[k] = bit_of(a, b, k);
+    }
+    static void window_expand(u64 p0, u64 p1, u64 p2, u32 base, u8* e) {
+        const __m256i below = _mm256_set1_epi8((char)(base - 1)), one = _mm256_set1_epi8(1), two = _mm256_set1_epi8(2), four = _mm256_set1_epi8(4);
+        for (int h = 0; h < 2; h++, p0 >>= 32, p1 >>= 32, p2 >>= 32) {
+            __m256i c = _mm256_or_si256(_mm256_or_si256(spread((u32)p0, one), spread((u32)p1, two)), spread((u32)p2, four));
+            store32(e + 32 * h, _mm256_add_epi8(c, below));
+        }
+    }
+    static void cascade_planes(const u8* e, u32 base, const u8* code_of, u64* b) {
+        const __m256i from = _mm256_set1_epi8((char)base), span = _mm256_set1_epi8(SPAN), zero_code = _mm256_set1_epi8((char)code_of[ZERO_SYMBOL]);
+        // Entry 15 of the shuffle is "outside": an escape; exponent 0 is put in afterwards.
+        const __m256i table = _mm256_insertf128_si256(_mm256_castsi128_si256(_mm_insert_epi8(_mm_loadu_si128((const __m128i*)code_of), ESCAPE_CODE, 15)),
+                                                      _mm_insert_epi8(_mm_loadu_si128((const __m128i*)code_of), ESCAPE_CODE, 15), 1);
+        auto code = [&](__m256i x) {
+            __m256i c = _mm256_shuffle_epi8(table, _mm256_min_epu8(_mm256_sub_epi8(x, from), span));
+            return _mm256_blendv_epi8(c, zero_code, _mm256_cmpeq_epi8(x, _mm256_setzero_si256()));
+        };
+        __m256i a = code(load32(e)), c = code(load32(e + 32));
+        for (int k = 0; k < 4; k++) b[k] = bit_of(a, c, k);
+    }
+    static void cascade_expand(const u64* b, const u8* exponent_of, u8* e) {
+        const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)exponent_of));
+        for (int h = 0; h < 2; h++) {
+            __m256i c = _mm256_or_si256(_mm256_or_si256(spread((u32)(b[0] >> 32 * h), _mm256_set1_epi8(1)), spread((u32)(b[1] >> 32 * h), _mm256_set1_epi8(2))),
+                                        _mm256_or_si256(spread((u32)(b[2] >> 32 * h), _mm256_set1_epi8(4)), spread((u32)(b[3] >> 32 * h), _mm256_set1_epi8(8))));
+            store32(e + 32 * h, _mm256_shuffle_epi8(table, c));
+        }
+    }
+    static u64 pext(u64 x, u64 mask) { return _pext_u64(x, mask); }
+    static u64 pdep(u64 x, u64 mask) { return _pdep_u64(x, mask); }
+};
+
+void split_bf16(const u8* src, u32 m, u8* e, u8* rest, u8* low, Sums* sums) {
+    u32 whole = m & ~127u;
+    const __m256i byte = _mm256_set1_epi16(255), zero = _mm256_setzero_si256();
+    __m256i sum = zero, zeros = zero;
+    for (u32 i = 0; i < whole; i += 32) {
+        __m256i a = load32(src + 2 * i), b = load32(src + 2 * i + 32);
+        __m256i ea = _mm256_srli_epi16(_mm256_add_epi16(a, a), 8), eb = _mm256_srli_epi16(_mm256_add_epi16(b, b), 8);
+        __m256i ra = _mm256_or_si256(_mm256_add_epi16(a, a), _mm256_srli_epi16(a, 15)), rb = _mm256_or_si256(_mm256_add_epi16(b, b), _mm256_srli_epi16(b, 15));
+        __m256i x = _mm256_permute4x64_epi64(_mm256_packus_epi16(ea, eb), 0xd8);
+        __m256i r = _mm256_permute4x64_epi64(_mm256_packus_epi16(_mm256_and_si256(ra, byte), _mm256_and_si256(rb, byte)), 0xd8);
+        store32(e + i, x);
+        store32(rest + i, r);
+        sum = _mm256_add_epi64(sum, _mm256_sad_epu8(x, zero));
+        zeros = _mm256_add_epi64(zeros, _mm256_sad_epu8(_mm256_sub_epi8(zero, _mm256_cmpeq_epi8(x, zero)), zero));
+    }
+    auto total = [](const __m256i& v) {
+        return (u32)(_mm256_extract_epi64(v, 0) + _mm256_extract_epi64(v, 1) + _mm256_extract_epi64(v, 2) + _mm256_extract_epi64(v, 3));
+    };
+    *sums = {total(sum), whole - total(zeros), 0};
+    if (whole < m) {
+        Sums tail;
+        split<Avx2, BF16>(src + 2 * whole, m - whole, e + whole, rest + whole, low, &tail);
+        sums->exponents += tail.exponents, sums->nonzero += tail.nonzero;
+    }
+}
+void merge_bf16(const u8* e, const u8* rest, const u8* low, u32 m, u8* dst) {
+    u32 whole = m & ~127u;
+    for (u32 i = 0; i < whole; i += 32) {
+        __m256i x = _mm256_permute4x64_epi64(load32(e + i), 0xd8), r = _mm256_permute4x64_epi64(load32(rest + i), 0xd8);
+        store32(dst + 2 * i, rotate_right(_mm256_unpacklo_epi8(r, x)));
+        store32(dst + 2 * i + 32, rotate_right(_mm256_unpackhi_epi8(r, x)));
+    }
+    if (whole < m) merge<Avx2, BF16>(e + whole, rest + whole, low, m - whole, dst + 2 * whole);
+}
+}  // namespace
+
+const Ops* avx2_ops() {
+    static const Ops ops = {
+        {nullptr, split_bf16, split<Avx2, FP16>, split<Avx2, FP32>, split<Avx2, E4M3>, split<Avx2, E5M2>},
+        {nullptr, merge_bf16, merge<Avx2, FP16>, merge<Avx2, FP32>, merge<Avx2, E4M3>, merge<Avx2, E5M2>},
+        window_encode<Avx2>, window_decode<Avx2>, cascade_encode<Avx2>, cascade_decode<Avx2>,
+    };
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") ? &ops : nullptr;
+}
+}  // namespace zp
+#else
+#include "ops.h"
+namespace zp {
+const Ops* avx2_ops() { return nullptr; }
+}  // namespace zp
+#endif

@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "frame.h"
+#include "number.h"
+#include "parallel.h"
+
+namespace zp {
+namespace {
+constexpr u64 SPLIT = 64;  // tiles a thread takes at a time
+
+struct Scratch {  // copies of what a damaged record could make a loop overrun
+    alignas(64) u8 e[TILE + GROUP];
+    u8 escapes[TILE + GROUP], tile[4 * TILE];
+    alignas(64) float sum[TILE];
+    Streams levels;
+};
+
+struct Frame {
+    Header h;
+    const u8 *bytes, *dynamic;
+    u8 ranking[16];
+};
+
+// Decodes tile t (m elements) of a frame to dst. False and *err set on anything a correct encoder cannot have written.
+bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, Scratch& w, Error* err) {
+    int c = f.h.codec, d = f.h.dtype;
+    err->tile = (i64)t;
+    const u8 *slot = f.bytes + slot_offset(c, d, f.h.slack, t), *body = slot + RECORD;
+    u32 size = body_bytes(c, d, f.h.slack, m);
+    Record r;
+    std::memcpy(&r, slot, RECORD);
+    if (r.mode > (d == FP32 ? CODED_LOW_ZERO : STORED)) return fail(err, TILE_MODE, d == FP32 ? CODED_LOW_ZERO : STORED, r.mode);
+    if (r.zero) return fail(err, RESERVED, 0, r.zero);
+    if (r.mode == STORED) {
+        u32 raw = m * item_bytes(d), kept = std::min(raw, size), spill = stored_spill(c, d, f.h.slack, m);
+        if (r.offset() + spill > f.h.dynamic_bytes) return fail(err, TILE_OFFSET, f.h.dynamic_bytes - std::min<u64>(spill, f.h.dynamic_bytes), r.offset());
+        std::memcpy(dst, body, kept);
+        if (raw > kept) std::memcpy(dst + kept, f.dynamic + r.offset(), raw - kept);
+        return true;
+    }
+    u32 bound = m;  // each level holds no more than the one before it; a window tile has no levels
+    for (u32 count : r.count) {
+        if (count > bound || (c == WINDOW && count)) return fail(err, TILE_COUNTS, c == WINDOW ? 0 : bound, count);
+        bound = count;
+    }
+    if (c == WINDOW) bound = m;
+    if (r.escapes > bound) return fail(err, TILE_COUNTS, bound, r.escapes);
+
+    u32 var = variable_bytes(d, m, r);
+    const u8* p = body + fixed_bytes(c, d, m);
+    if (var > f.h.slack) {
+        if (r.offset() + var > f.h.dynamic_bytes) return fail(err, TILE_OFFSET, f.h.dynamic_bytes - std::min<u64>(var, f.h.dynamic_bytes), r.offset());
+        p = f.dynamic + r.offset();
+    }
+    const u8* low = low_bytes(d, r.mode, m) ? p : nullptr;
+    p += low_bytes(d, r.mode, m);
+    for (int l = 0; l < 3; l++)
+        for (int k = 0; k < 2; k++) {
+            u8* stream = (u8*)w.levels[l][k];
+            std::memcpy(stream, p, level_bytes(r.count[l]));
+            std::memset(stream + level_bytes(r.count[l]), 0, 16);
+            p += level_bytes(r.count[l]);
+        }
+    std::memcpy(w.escapes, p, r.escapes);
+
+    const u8* planes = body + padded(m) * rest_bytes(d) + plane_bytes(m) * rest_planes(d);
+    u32 count[3] = {0, 0, 0}, escapes;
+    if (c == WINDOW) {
+        escapes = ops.window_decode(planes, m, r.base, w.escapes, w.e);
+    } else {
+        u8 exponent_of[16] = {};
+        for (u32 rank = 0; rank < RANKED; rank++) {
+            u32 symbol = f.ranking[rank];
+            exponent_of[rank_code(rank)] = symbol == ZERO_SYMBOL ? 0 : (u8)(r.base + symbol);
+        }
+        escapes = ops.cascade_decode(planes, m, exponent_of, w.levels, count, w.escapes, w.e);
+    }
+    for (int l = 0; l < 3; l++)
+        if (count[l] != r.count[l]) return fail(err, TILE_CODES, r.count[l], count[l]);
+    if (escapes != r.escapes) return fail(err, TILE_CODES, r.escapes, escapes);
+    ops.merge[d](w.e, body, low, m, dst);
+    return true;
+}
+
+struct Batch {  // what the caller received: static regions back to back, dynamic ones at `offsets`, or back to back
+    const u8* fixed;
+    u64 fixed_bytes;
+    const u8* dynamic;
+    u64 dynamic_bytes;
+    const u64* offsets;
+};
+
+// Reads and checks the headers of a batch against what the caller expects: frame i holds n[i % chunks] elements.
+bool open_frames(const Spec& s, u64 senders, u64 chunks, const u64* n, Batch b, std::vector<Frame>& frames, Error* e) {
+    frames.resize(senders * chunks);
+    u64 at = 0;
+    for (u64 i = 0; i < frames.size(); i++) {
+        Frame& f = frames[i];
+        e->chunk = (i64)i, e->tile = -1;
+        if (!read_header(b.fixed, b.fixed_bytes, &f.h, e)) return false;
+        if (f.h.codec != s.codec) return fail(e, CODEC, s.codec, f.h.codec);
+        if (f.h.dtype != s.dtype) return fail(e, DTYPE, s.dtype, f.h.dtype);
+        if (f.h.elements != n[i % chunks]) return fail(e, ELEMENTS, n[i % chunks], f.h.elements);
+        if (f.h.slack != s.slack) return fail(e, SLACK, s.slack, f.h.slack);
+        u64 from = b.offsets ? b.offsets[i] : at;
+        if (from > b.dynamic_bytes || f.h.dynamic_bytes > b.dynamic_bytes - from) return fail(e, LENGTH, from + f.h.dynamic_bytes, b.dynamic_bytes);
+        f.bytes = b.fixed, f.dynamic = b.dynamic + from;
+        at = from + f.h.dynamic_bytes;
+        unpack_ranking(f.h.ranking, f.ranking);
+        if (f.h.flags & CHECKSUMMED) {
+            u64 sum = checksum(f.bytes, f.h.static_bytes, f.dynamic, f.h.dynamic_bytes);
+            if (sum != f.h.checksum) return fail(e, CHECKSUM, f.h.checksum, sum);
+        }
+        b.fixed += f.h.static_bytes, b.fixed_bytes -= f.h.static_bytes;
+    }
+    e->chunk = -1;
+    if (b.fixed_bytes) return fail(e, LENGTH, 0, b.fixed_bytes);
+    if (!b.offsets && at != b.dynamic_bytes) return fail(e, LENGTH, at, b.dynamic_bytes);
+    return true;
+}
+
+template <int D> void add(const u8* src, u32 m, bool first, float* sum) {
+    for (u32 i = 0; i < m; i++) {
+        u32 x = 0;
+        std::memcpy(&x, src + i * item_bytes(D), item_bytes(D));
+        x = widen<D>(x);
+        float v;
+        std::memcpy(&v, &x, 4);
+        sum[i] = first ? v : sum[i] + v;
+    }
+}
+template <int D> void round_to(const float* sum, u32 m, u8* dst) {
+    for (u32 i = 0; i < m; i++) {
+        u32 x;
+        std::memcpy(&x, sum + i, 4);
+        x = narrow<D>(x);
+        std::memcpy(dst + i * item_bytes(D), &x, item_bytes(D));
+    }
+}
+constexpr void (*add_to[DTYPES])(const u8*, u32, bool, float*) = {nullptr, add<BF16>, add<FP16>, add<FP32>, add<E4M3>, add<E5M2>};
+constexpr void (*round_from[DTYPES])(const float*, u32, u8*) = {nullptr, round_to<BF16>, round_to<FP16>, round_to<FP32>, round_to<E4M3>, round_to<E5M2>};
+
+struct Part { u64 chunk, first, last; };
+std::vector<Part> split_tiles(u64 chunks, const u64* n) {
+    std::vector<Part> parts;
+    for (u64 i = 0; i < chunks; i++)
+        for (u64 t = 0; t < tiles(n[i]); t += SPLIT) parts.push_back({i, t, std::min(t + SPLIT, tiles(n[i]))});
+    return parts;
+}
+
+// Runs f(part, scratch, error) over parts of SPLIT tiles; the error of the lowest part is the one that is reported.
+template <class F> int run_parts(const std::vector<Part>& parts, int threads, Error* err, F f) {
+    threads = (int)std::max<u64>(1, std::min<u64>((u64)std::max(threads, 1), parts.size()));
+    std::vector<std::unique_ptr<Scratch>> scratch;
+    for (int w = 0; w < threads; w++) scratch.emplace_back(new Scratch());
+    std::vector<Error> errors(threads);
+    std::vector<u64> where(threads, ~0ull);
+    std::atomic<u64> lowest{~0ull};
+    parallel(parts.size(), threads, [&](u64 k, int worker) {
+        if (k > lowest.load(std::memory_order_relaxed)) return;
+        Error e = {};
+        if (f(parts[k], *scratch[worker], &e)) return;
+        if (k < where[worker]) where[worker] = k, errors[worker] = e;
+        u64 seen = lowest.load();
+        while (k < seen && !lowest.compare_exchange_weak(seen, k)) {}
+    });
+    size_t best = std::min_element(where.begin(), where.end()) - where.begin();
+    if (where[best] == ~0ull) return 0;
+    *err = errors[best];
+    return 1;
+}
+}  // namespace
+
+ZP_API int zp_decode(const Spec* s, u64 chunks, const u64* n, const Batch* batch, u8* const* dst, int threads, int backend, Error* err) {
+    const Ops* ops = ops_for(backend);
+    if (!ops) return 2;
+    std::vector<Frame> frames;
+    if (!open_frames(*s, 1, chunks, n, *batch, frames, err)) return 1;
+    u64 item = item_bytes(s->dtype), step = TILE * item;
+    return run_parts(split_tiles(chunks, n), threads, err, [&](const Part& p, Scratch& w, Error* e) {
+        e->chunk = (i64)p.chunk;
+        for (u64 t = p.first; t < p.last; t++) {
+            u32 m = tile_elements(n[p.chunk], t);
+            u8* out = dst[p.chunk] + t * step;
+            if (s->codec == RAW)
+                std::memcpy(out, frames[p.chunk].bytes + HEADER + t * step, m * item);
+            else if (!decode_tile(*ops, frames[p.chunk], t, m, out, w, e))
+                return false;
+        }
+        return true;
+    });
+}
+
+// senders * chunks frames, sender by sender: dst[j] is the sum over senders of their frame j, accumulated in FP32 in the
+// order of senders and rounded once to the dtype.
+ZP_API int zp_decode_reduce(const Spec* s, u64 senders, u64 chunks, const u64* n, const Batch* batch, u8* const* dst, int threads, int backend, Error* err) {
+    const Ops* ops = ops_for(backend);
+    if (!ops) return 2;
+    std::vector<Frame> frames;
+    if (!open_frames(*s, senders, chunks, n, *batch, frames, err)) return 1;
+    u64 step = TILE * item_bytes(s->dtype);
+    return run_parts(split_tiles(chunks, n), threads, err, [&](const Part& p, Scratch& w, Error* e) {
+        for (u64 t = p.first; t < p.last; t++) {
+            u32 m = tile_elements(n[p.chunk], t);
+            for (u64 i = 0; i < senders; i++) {
+                const Frame& f = frames[i * chunks + p.chunk];
+                const u8* tile = f.bytes + HEADER + t * step;
+                e->chunk = (i64)(i * chunks + p.chunk);
+                if (s->codec != RAW) {
+                    if (!decode_tile(*ops, f, t, m, w.tile, w, e)) return false;
+                    tile = w.tile;
+                }
+                add_to[s->dtype](tile, m, i == 0, w.sum);
+            }
+            round_from[s->dtype](w.sum, m, dst[p.chunk] + t * step);
+        }
+        return true;
+    });
+}
+}  // namespace zp

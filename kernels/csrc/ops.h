@@ -1,0 +1,140 @@
+// The inner loops of the codec over one tile. Two sets, byte-equal: portable and AVX2 + BMI2, chosen at run time.
+#pragma once
+#include <cstring>
+
+#include "tile.h"
+
+namespace zp {
+
+constexpr u32 GROUP = 64;                      // elements handled per step
+constexpr u32 STREAM = TILE / GROUP + 2;       // words of one bit stream, with room for one word read or written ahead
+typedef u64 Streams[3][2][STREAM];             // cascade levels 2-4, two planes each
+
+struct Sums { u32 exponents, nonzero; u32 low; };  // low: OR of fp32 low halves
+
+struct Ops {
+    // m elements -> exponents e[m], the rest (bytes, then planes), low halves of fp32.
+    void (*split[DTYPES])(const u8* src, u32 m, u8* e, u8* rest, u8* low, Sums* sums);
+    void (*merge[DTYPES])(const u8* e, const u8* rest, const u8* low, u32 m, u8* dst);
+    // e is readable up to the next multiple of GROUP. Both return the number of escapes.
+    u32 (*window_encode)(const u8* e, u32 m, u32 base, u8* planes, u8* escapes);
+    u32 (*window_decode)(const u8* planes, u32 m, u32 base, const u8* escapes, u8* e);
+    u32 (*cascade_encode)(const u8* e, u32 m, u32 base, const u8* code_of, u8* planes, Streams levels, u32* count, u8* escapes);
+    u32 (*cascade_decode)(const u8* planes, u32 m, const u8* exponent_of, const Streams levels, u32* count, const u8* escapes, u8* e);
+};
+extern const Ops portable_ops;
+const Ops* avx2_ops();  // null where the processor or the compiler has none
+
+namespace {
+inline u64 load64(const u8* p) { u64 x; std::memcpy(&x, p, 8); return x; }
+inline void store64(u8* p, u64 x) { std::memcpy(p, &x, 8); }
+inline u64 valid_mask(u32 m, u32 start) { return m - start >= GROUP ? ~0ull : (1ull << (m - start)) - 1; }
+
+inline void put(u64* stream, u32 pos, u64 bits) {
+    u32 w = pos / 64, s = pos % 64;
+    stream[w] |= bits << s;
+    stream[w + 1] = (bits >> 1) >> (63 - s);
+}
+inline u64 get(const u64* stream, u32 pos) {
+    u32 w = pos / 64, s = pos % 64;
+    return stream[w] >> s | (stream[w + 1] << 1) << (63 - s);
+}
+
+// Escapes of a group, in element order. Four stores without a branch cover nearly every group; e[64] may be read.
+inline u8* put_escapes(u8* out, u64 mask, const u8* e) {
+    u8* end = out + __builtin_popcountll(mask);
+    while (mask) {
+        *out++ = e[__builtin_ctzll(mask)];
+        mask &= mask - 1;
+    }
+    return end;
+}
+inline const u8* get_escapes(const u8* in, u64 mask, u8* e) {
+    while (mask) {
+        e[__builtin_ctzll(mask)] = *in++;
+        mask &= mask - 1;
+    }
+    return in;
+}
+
+// B supplies: code_planes / expand for a group, pext, pdep.
+template <class B> u32 window_encode(const u8* e, u32 m, u32 base, u8* planes, u8* escapes) {
+    u32 stride = plane_bytes(m);
+    std::memset(planes + 3 * stride - 16, 0, 16);
+    std::memset(planes + 2 * stride - 16, 0, 16);
+    std::memset(planes + stride - 16, 0, 16);
+    u8* out = escapes;
+    for (u32 i = 0; i < m; i += GROUP) {
+        u64 p[3], valid = valid_mask(m, i);
+        B::window_planes(e + i, base, p);
+        for (int k = 0; k < 3; k++) store64(planes + k * stride + i / 8, p[k] & valid);
+        out = put_escapes(out, ~(p[0] | p[1] | p[2]) & valid, e + i);
+    }
+    return (u32)(out - escapes);
+}
+template <class B> u32 window_decode(const u8* planes, u32 m, u32 base, const u8* escapes, u8* e) {
+    u32 stride = plane_bytes(m);
+    const u8* in = escapes;
+    for (u32 i = 0; i < m; i += GROUP) B::window_expand(load64(planes + i / 8), load64(planes + stride + i / 8), load64(planes + 2 * stride + i / 8), base, e + i);
+    for (u32 i = 0; i < m; i += GROUP) {
+        u64 coded = load64(planes + i / 8) | load64(planes + stride + i / 8) | load64(planes + 2 * stride + i / 8);
+        in = get_escapes(in, ~coded & valid_mask(m, i), e + i);
+    }
+    return (u32)(in - escapes);
+}
+
+template <class B> u32 cascade_encode(const u8* e, u32 m, u32 base, const u8* code_of, u8* planes, Streams levels, u32* count, u8* escapes) {
+    u32 stride = plane_bytes(m), n2 = 0, n3 = 0, n4 = 0;
+    std::memset(planes + stride - 16, 0, 16);
+    std::memset(planes + 2 * stride - 16, 0, 16);
+    for (int l = 0; l < 3; l++) levels[l][0][0] = levels[l][1][0] = 0;
+    u8* out = escapes;
+    for (u32 i = 0; i < m; i += GROUP) {
+        u64 b[4], valid = valid_mask(m, i);  // b[0], b[1]: digit; b[2], b[3]: level
+        B::cascade_planes(e + i, base, code_of, b);
+        u64 on2 = (b[2] | b[3]) & valid, on3 = b[3] & valid, on4 = b[2] & b[3] & valid;
+        store64(planes + i / 8, (b[0] | on2) & valid);
+        store64(planes + stride + i / 8, (b[1] | on2) & valid);
+        put(levels[0][0], n2, B::pext(b[0] | on3, on2));
+        put(levels[0][1], n2, B::pext(b[1] | on3, on2));
+        n2 += (u32)__builtin_popcountll(on2);
+        put(levels[1][0], n3, B::pext(b[0] | on4, on3));
+        put(levels[1][1], n3, B::pext(b[1] | on4, on3));
+        n3 += (u32)__builtin_popcountll(on3);
+        put(levels[2][0], n4, B::pext(b[0], on4));
+        put(levels[2][1], n4, B::pext(b[1], on4));
+        n4 += (u32)__builtin_popcountll(on4);
+        out = put_escapes(out, on4 & b[0] & b[1], e + i);
+    }
+    count[0] = n2, count[1] = n3, count[2] = n4;
+    return (u32)(out - escapes);
+}
+template <class B> u32 cascade_decode(const u8* planes, u32 m, const u8* exponent_of, const Streams levels, u32* count, const u8* escapes, u8* e) {
+    u32 stride = plane_bytes(m), n2 = 0, n3 = 0, n4 = 0;
+    u64 escaped[TILE / GROUP];
+    for (u32 i = 0; i < m; i += GROUP) {
+        u64 valid = valid_mask(m, i), b[4];
+        u64 b0 = load64(planes + i / 8) & valid, b1 = load64(planes + stride + i / 8) & valid;
+        u64 on2 = b0 & b1;
+        u64 d0 = B::pdep(get(levels[0][0], n2), on2), d1 = B::pdep(get(levels[0][1], n2), on2);
+        u64 on3 = d0 & d1;
+        u64 f0 = B::pdep(get(levels[1][0], n3), on3), f1 = B::pdep(get(levels[1][1], n3), on3);
+        u64 on4 = f0 & f1;
+        u64 g0 = B::pdep(get(levels[2][0], n4), on4), g1 = B::pdep(get(levels[2][1], n4), on4);
+        n2 += (u32)__builtin_popcountll(on2);
+        n3 += (u32)__builtin_popcountll(on3);
+        n4 += (u32)__builtin_popcountll(on4);
+        b[0] = (b0 & ~on2) | (d0 & ~on3) | (f0 & ~on4) | g0;
+        b[1] = (b1 & ~on2) | (d1 & ~on3) | (f1 & ~on4) | g1;
+        b[2] = (on2 & ~on3) | on4;
+        b[3] = on3;
+        escaped[i / GROUP] = g0 & g1;
+        B::cascade_expand(b, exponent_of, e + i);
+    }
+    const u8* in = escapes;
+    for (u32 i = 0; i < m; i += GROUP) in = get_escapes(in, escaped[i / GROUP], e + i);
+    count[0] = n2, count[1] = n3, count[2] = n4;
+    return (u32)(in - escapes);
+}
+}  // namespace
+}  // namespace zp
