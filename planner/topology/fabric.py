@@ -1,0 +1,248 @@
+"""Fabrics: which switch each NIC is cabled to, the links between switches, and routes over them.
+
+Every fabric becomes one list of directed links between switches; routing is shortest time (latency, then hops) with
+equal-cost paths told apart by the destination port (InfiniBand fat-tree routing) or a hash of both ends (Ethernet).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+
+from zipplan.planner.errors import TopologyError
+from zipplan.planner.topology.catalogue import link_facts
+from zipplan.planner.topology.model import Fabric, Override
+from zipplan.planner.topology.node import Edge, link_name, natural
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a fabric needs to know of the nodes: how many, NICs in use on each, bytes/s of one NIC."""
+
+    nodes: int
+    nics: int
+    bandwidth: int
+
+
+class Switches:
+    """The built fabric. `edges`: directed links between switches; `attach[node][position]`: the switch of a NIC."""
+
+    def __init__(self, fabric: Fabric, ports: Ports, overrides: Sequence[Override] = ()) -> None:
+        self.kind, self.routing = fabric.kind, fabric.routing
+        self._latency = fabric.latency if fabric.latency is not None else link_facts("fabric").latency
+        build = {
+            "none": self._none,
+            "switch": self._single,
+            "direct": self._direct,
+            "rail": self._leaf_spine,
+            "tree": self._leaf_spine,
+            "dragonfly": self._dragonfly,
+            "graph": self._graph,
+        }[fabric.kind]
+        self.attach, merged = build(fabric, ports)
+        self.edges = self._overridden(merged, overrides)
+        self.names = sorted({*(e.src for e in self.edges), *(s for row in self.attach for s in row)}, key=natural)
+        self._ports_of: dict[str, dict[tuple[int, int], int]] = {}
+        self._to: dict[str, tuple[dict[str, tuple[int, int]], dict[str, list[int]]]] = {}
+
+    # Each builder returns (attach, links); links maps (a, b) of one direction to (bandwidth, latency).
+
+    def _none(self, fabric: Fabric, ports: Ports) -> _Built:
+        if ports.nodes > 1:
+            raise TopologyError(
+                f"{ports.nodes} nodes, but the description has no [fabric] that joins them; add NICs as "
+                '[[node.nic]] and a fabric, for example kind = "switch"'
+            )
+        return [[]], {}
+
+    def _single(self, fabric: Fabric, ports: Ports) -> _Built:
+        return [["switch0"] * ports.nics] * ports.nodes, {}
+
+    def _direct(self, fabric: Fabric, ports: Ports) -> _Built:
+        if ports.nodes > 2:
+            raise TopologyError(f'a direct fabric joins 2 nodes, found {ports.nodes}; use kind = "graph" or a switch')
+        return [[f"cable{i}" for i in range(ports.nics)]] * ports.nodes, {}
+
+    def _leaf_spine(self, fabric: Fabric, ports: Ports) -> _Built:
+        per_leaf, spines = fabric.nodes_per_leaf or 1, fabric.spines or 1
+        rails = ports.nics if fabric.kind == "rail" else 1
+        groups = -(-ports.nodes // per_leaf)
+        attach = [
+            [f"leaf{node // per_leaf * rails + (nic if rails > 1 else 0)}" for nic in range(ports.nics)]
+            for node in range(ports.nodes)
+        ]
+        down = per_leaf * (1 if fabric.kind == "rail" else ports.nics) * ports.bandwidth
+        up = max(1, round(down / fabric.oversubscription / spines))
+        links: dict[tuple[str, str], tuple[int, int]] = {}
+        if groups * rails > 1:
+            for leaf in range(groups * rails):
+                for spine in range(spines):
+                    _both(links, f"leaf{leaf}", f"spine{spine}", up, self._latency)
+        return attach, links
+
+    def _dragonfly(self, fabric: Fabric, ports: Ports) -> _Built:
+        per_switch, per_group = fabric.nodes_per_switch or 1, fabric.switches_per_group or 1
+        count = -(-ports.nodes // per_switch)
+        groups = -(-count // per_group)
+        attach = [[f"switch{node // per_switch}"] * ports.nics for node in range(ports.nodes)]
+        links: dict[tuple[str, str], tuple[int, int]] = {}
+        local, distant = fabric.local_bandwidth or 1, fabric.global_bandwidth or 1
+        sizes = [min(per_group, count - group * per_group) for group in range(groups)]
+        for group, size in enumerate(sizes):
+            members = [f"switch{group * per_group + i}" for i in range(size)]
+            for i, a in enumerate(members):
+                for b in members[i + 1 :]:
+                    _both(links, a, b, local, self._latency)
+        # One bundle of global cables per pair of groups, spread over the switches of a group in turn.
+        for low in range(groups):
+            for high in range(low + 1, groups):
+                near = low * per_group + (high - 1) % sizes[low]
+                far = high * per_group + low % sizes[high]
+                _both(links, f"switch{near}", f"switch{far}", distant, self._latency)
+        return attach, links
+
+    def _graph(self, fabric: Fabric, ports: Ports) -> _Built:
+        found: dict[tuple[int, int], str] = {}
+        links: dict[tuple[str, str], tuple[int, int]] = {}
+        for cable in fabric.link:
+            latency = cable.latency if cable.latency is not None else self._latency
+            ends = [_host_port(cable.a), _host_port(cable.b)]
+            if ends[0] and ends[1]:
+                name = f"cable:{min(cable.a, cable.b)}"
+                found[ends[0]] = found[ends[1]] = name
+            elif ends[0] or ends[1]:
+                port, switch = (ends[0], cable.b) if ends[0] else (ends[1], cable.a)
+                assert port is not None
+                if port in found:
+                    raise TopologyError(f"[[fabric.link]]: node{port[0]}/nic{port[1]} has two cables")
+                found[port] = switch
+            else:
+                _both(links, cable.a, cable.b, cable.bandwidth * cable.lanes, latency)
+        attach = []
+        for node in range(ports.nodes):
+            missing = [nic for nic in range(ports.nics) if (node, nic) not in found]
+            if missing:
+                known = len({n for n, _ in found})
+                raise TopologyError(
+                    f"[[fabric.link]] has no cable for node{node}/nic{missing[0]}; the fabric names {known} nodes, "
+                    f"the cluster has {ports.nodes} nodes of {ports.nics} NICs"
+                )
+            attach.append([found[node, nic] for nic in range(ports.nics)])
+        return attach, links
+
+    def _overridden(self, links: _Links, overrides: Iterable[Override]) -> list[Edge]:
+        for override in overrides:
+            for pair in link_name(override.link):
+                if pair not in links:
+                    raise TopologyError(
+                        f"[[override]] link = {override.link!r}: the fabric has no link from {pair[0]} to {pair[1]}"
+                    )
+                rate, latency = links[pair]
+                if override.failed:
+                    del links[pair]
+                else:
+                    links[pair] = (
+                        override.bandwidth if override.bandwidth is not None else rate,
+                        override.latency if override.latency is not None else latency,
+                    )
+        return [Edge(a, b, "fabric", rate, latency) for (a, b), (rate, latency) in links.items()]
+
+    @cached_property
+    def _in(self) -> dict[str, list[int]]:
+        into: dict[str, list[int]] = {name: [] for name in self.names}
+        for index, edge in enumerate(self.edges):
+            into[edge.dst].append(index)
+        return into
+
+    def _towards(self, target: str) -> tuple[dict[str, tuple[int, int]], dict[str, list[int]]]:
+        """(switch → (latency, hops) to target, switch → equally good edges towards it)."""
+        if target not in self._to:
+            cost: dict[str, tuple[int, int]] = {}
+            queue = [(0, 0, target)]
+            while queue:
+                latency, hops, switch = heappop(queue)
+                if switch in cost:
+                    continue
+                cost[switch] = (latency, hops)
+                for index in self._in[switch]:
+                    edge = self.edges[index]
+                    if edge.src not in cost:
+                        heappush(queue, (latency + edge.latency, hops + 1, edge.src))
+            best: dict[str, list[int]] = {}
+            for index, edge in enumerate(self.edges):
+                if edge.dst in cost and edge.src in cost:
+                    latency, hops = cost[edge.dst]
+                    if (latency + edge.latency, hops + 1) == cost[edge.src]:
+                        best.setdefault(edge.src, []).append(index)
+            self._to[target] = (cost, best)
+        return self._to[target]
+
+    def route(self, src: tuple[int, int], dst: tuple[int, int]) -> tuple[int, ...]:
+        """Edge numbers from the switch of NIC (node, position) src to that of dst. Raises TopologyError."""
+        here, target = self.attach[src[0]][src[1]], self.attach[dst[0]][dst[1]]
+        if here == target:
+            return ()
+        cost, best = self._towards(target)
+        if here not in cost:
+            raise TopologyError(f"no way from node {src[0]} ({here}) to node {dst[0]} ({target}) through the fabric")
+        key = self._port_number(dst) if self.routing == "modulo" else zlib.crc32(repr((src, dst)).encode())
+        edges = []
+        while here != target:
+            choice = best[here]
+            edges.append(choice[key % len(choice)])
+            key //= len(choice)
+            here = self.edges[edges[-1]].dst
+        return tuple(edges)
+
+    def _port_number(self, port: tuple[int, int]) -> int:
+        switch = self.attach[port[0]][port[1]]
+        if not self._ports_of:
+            for node, row in enumerate(self.attach):
+                for nic, name in enumerate(row):
+                    numbers = self._ports_of.setdefault(name, {})
+                    numbers[node, nic] = len(numbers)
+        return self._ports_of[switch][port]
+
+    def parts(self) -> list[set[int]]:
+        """Groups of nodes that can reach each other through the fabric, largest first."""
+        root: dict[object, object] = {}
+
+        def find(item: object) -> object:
+            while root.setdefault(item, item) != item:
+                root[item] = root[root[item]]
+                item = root[item]
+            return item
+
+        for edge in self.edges:
+            root[find(edge.src)] = find(edge.dst)
+        for node, row in enumerate(self.attach):
+            for switch in set(row):
+                root[find(node)] = find(switch)
+        groups: dict[object, set[int]] = {}
+        for node in range(len(self.attach)):
+            groups.setdefault(find(node), set()).add(node)
+        return sorted(groups.values(), key=lambda g: (-len(g), min(g)))
+
+
+_Links = dict[tuple[str, str], tuple[int, int]]
+_Built = tuple[list[list[str]], _Links]
+
+
+def _both(links: _Links, a: str, b: str, bandwidth: int, latency: int) -> None:
+    """A cable, both directions; cables that run in parallel are one link of their summed bandwidth."""
+    for pair in ((a, b), (b, a)):
+        rate, old = links.get(pair, (0, latency))
+        links[pair] = (rate + bandwidth, max(old, latency))
+
+
+def _host_port(end: str) -> tuple[int, int] | None:
+    """'node3/nic0' → (3, 0); None for a switch."""
+    node, slash, nic = end.partition("/")
+    if not slash:
+        return None
+    if node[:4] == "node" and node[4:].isdigit() and nic[:3] == "nic" and nic[3:].isdigit():
+        return int(node[4:]), int(nic[3:])
+    raise TopologyError(f"[[fabric.link]] end {end!r}: expected node0/nic0 or the name of a switch")

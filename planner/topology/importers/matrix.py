@@ -1,0 +1,105 @@
+"""A link matrix as nvidia-smi prints it: header, rows, cells; read strictly, completed by symmetry."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from zipplan.planner.errors import TopologyError
+
+_AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA Affinity")
+_GPU = re.compile(r"GPU\d+$")
+
+
+@dataclass
+class Matrix:
+    """`gpus`, `nics`: names in column order. `cells[a, b]`: raw text, both orders. `extra[gpu][column]`: affinities."""
+
+    gpus: list[str]
+    nics: list[str]
+    cells: dict[tuple[str, str], str] = field(default_factory=dict)
+    extra: dict[str, dict[str, str]] = field(default_factory=dict)
+    rows: list[str] = field(default_factory=list)
+    nic_names: dict[str, str] = field(default_factory=dict)
+
+    def get(self, a: str, b: str) -> str | None:
+        """The entry of a pair, from either row; None when neither row is there."""
+        return self.cells.get((a, b), self.cells.get((b, a)))
+
+
+def header_of(lines: list[str]) -> int | None:
+    """Number of the header line: GPU names with no row name before them and no entry after them."""
+    for number, line in enumerate(lines):
+        words = _AFFINITY.sub("", line).split()
+        if not words or line.lstrip().startswith("#"):
+            continue
+        gpus = [w for w in words if _GPU.match(w)]
+        cells = [w for w in words if w in ("X", "SYS", "NODE", "PHB", "PXB", "PIX") or re.fullmatch(r"NV\d+", w)]
+        if gpus and not cells and (len(gpus) > 1 or _AFFINITY.search(line)) and _GPU.match(words[0] if words else ""):
+            return number
+    return None
+
+
+def parse_matrix(lines: list[str], where: str, self_mark: str = "X") -> Matrix:
+    """Read the matrix; refuses doubled names, short rows, and pairs whose two entries differ. Raises TopologyError."""
+    start = header_of(lines)
+    if start is None:
+        raise TopologyError(f"{where}: no header line with GPU0, GPU1, ... found")
+    header = lines[start]
+    first_affinity = _AFFINITY.search(header)
+    columns = header[: first_affinity.start() if first_affinity else None].split()
+    affinities = _AFFINITY.findall(header)
+    doubled = {c for c in columns if columns.count(c) > 1}
+    if doubled:
+        raise TopologyError(f"{where}: column {sorted(doubled)[0]} appears twice in the header")
+    matrix = Matrix([c for c in columns if _GPU.match(c)], [c for c in columns if not _GPU.match(c)])
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        name, _, _ = line.strip().partition("\t")
+        name = name.split()[0] if name.split() else ""
+        if name in columns:
+            _row(matrix, line, name, columns, affinities, where, number)
+        elif matrix.rows and _GPU.match(name):
+            raise TopologyError(f"{where}: line {number}: row {name} has no column of that name in the header")
+        else:
+            legend = re.match(r"\s*(NIC\d+)\s*:\s*(\S+)\s*$", line)
+            if legend and legend[1] in columns:
+                matrix.nic_names[legend[1]] = legend[2]
+    if not any(row in matrix.gpus for row in matrix.rows):
+        raise TopologyError(f"{where}: a header with {len(columns)} columns, but no row of a GPU below it")
+    for (a, b), text in matrix.cells.items():
+        other = matrix.cells.get((b, a), text)
+        if other != text:
+            raise TopologyError(
+                f"{where}: the matrix is not symmetric: row {a}, column {b} says {text!r}, "
+                f"row {b}, column {a} says {other!r}; a link looks the same from both ends, so one is wrong",
+                pair=(a, b),
+                values=(text, other),
+            )
+        if (a == b) != (text == self_mark):
+            raise TopologyError(f"{where}: row {a}, column {b}: {text!r}; {self_mark} belongs on the diagonal only")
+    return matrix
+
+
+def _row(
+    matrix: Matrix, line: str, name: str, columns: list[str], affinities: list[str], where: str, number: int
+) -> None:
+    if name in matrix.rows:
+        raise TopologyError(f"{where}: line {number}: a second row {name}")
+    matrix.rows.append(name)
+    words = line.split()[1:]
+    if len(words) < len(columns):
+        raise TopologyError(
+            f"{where}: line {number}: row {name} has {len(words)} entries for {len(columns)} columns; was it cut off? "
+            f"first column without an entry: {columns[len(words)]}",
+            row=name,
+        )
+    for column, text in zip(columns, words, strict=False):
+        matrix.cells[name, column] = text
+    if "\t" in line:
+        fields = [f.strip() for f in line.split("\t")]
+        rest = fields[len(columns) + 1 :] if fields[0] == name else fields[len(columns) + 2 :]
+        if affinities and affinities[-1] == "GPU NUMA ID" and len(rest) > len(affinities):
+            rest = [*rest[:2], rest[-1]]  # nvidia-smi puts two tabs before the last column
+    else:
+        rest = words[len(columns) :]
+    matrix.extra[name] = dict(zip(affinities, rest, strict=False))
