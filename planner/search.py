@@ -17,7 +17,7 @@ from zipplan.planner.units import format_bandwidth, format_time
 from zipplan.planner.verify import verify
 
 # A candidate must be this much faster than a simpler one to be chosen: ties and model noise must not flip a plan.
-HYSTERESIS = 0.03
+HYSTERESIS = 0.05
 # Half-width of the predicted range. α–β models of NCCL with its own constants miss published nccl-tests tables by
 # 13–45 % (mean over sizes ≥ 32 KiB, single-node all-reduce, A100 to B300); the middle of that.
 MODEL_ERROR = 0.30

@@ -35,13 +35,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a simulation found. `link_bytes`, `link_busy` (ps) by link index; `algorithms` by exchange stage."""
+    """What a simulation found. `link_bytes`, `link_busy` (ps) by link index; `carried`: (algorithm, protocol) by exchange stage."""
 
     time: int
     spans: tuple[Span, ...]
     link_bytes: NDArray[np.float64]
     link_busy: NDArray[np.int64]
-    algorithms: dict[str, str]
+    carried: dict[str, tuple[str, str]]
 
     def stage_times(self) -> dict[str, int]:
         """Longest span of every stage, ps, in order of starting."""
@@ -76,7 +76,7 @@ class _Run:
         self.network = Network(self.env, cluster.bandwidths)
         self.engines = [simpy.Resource(self.env) for _ in range(schedule.ranks)]
         self.spans: list[Span] = []
-        self.algorithms: dict[str, str] = {}
+        self.carried: dict[str, tuple[str, str]] = {}
         self.done = {(s.name, r): self.env.event() for s in schedule.stages for r in range(schedule.ranks)}
 
     def result(self) -> Timeline:
@@ -90,7 +90,7 @@ class _Run:
                 f"schedule {self.schedule.name} stands still at {self.env.now} ps; waiting: {waiting}"
             )
         time = max(span.end for span in self.spans)
-        return Timeline(time, tuple(self.spans), self.network.bytes, self.network.busy, self.algorithms)
+        return Timeline(time, tuple(self.spans), self.network.bytes, self.network.busy, self.carried)
 
     def _ready(self, stage: Stage, rank: int) -> simpy.Event:
         return simpy.AllOf(self.env, [self.done[name, rank] for name in stage.after])
@@ -114,17 +114,18 @@ class _Run:
             self.env.process(work(rank))
 
     def _exchange(self, stage: Stage) -> None:
-        assert stage.exchange is not None  # verified: an exchange stage names its exchange
+        exchange = stage.exchange
+        assert exchange is not None  # verified: an exchange stage names its exchange
         sent = self.schedule.buffer_slots[stage.src] * self.wire.bytes(stage.payload, self.slot)
 
         def work(group: range) -> Steps:
             yield simpy.AllOf(self.env, [self._ready(stage, rank) for rank in group])
             start = int(self.env.now)
             if len(group) > 1:
-                carried = self.transport.carry(stage.exchange, group)
-                self.algorithms[stage.name] = carried.algorithm
-                yield delay(self.env, self.transport.launch)
-                yield self.network.transfer(carried.paths, carried.share * sent)
+                carried = self.transport.carry(exchange, group, sent)
+                self.carried[stage.name] = (carried.algorithm, carried.protocol)
+                yield delay(self.env, carried.launch)
+                yield self.network.transfer(carried.paths, carried.sizes)
                 yield delay(self.env, carried.latency)
             for rank in group:
                 self._finish(stage, rank, start)

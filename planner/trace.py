@@ -31,7 +31,7 @@ def chrome_trace(schedule: Schedule, timeline: Timeline) -> dict[str, Any]:
                 "tid": track[span.stage],
                 "ts": span.start / 1e6,
                 "dur": (span.end - span.start) / 1e6,
-                "args": {"algorithm": timeline.algorithms.get(span.stage, "")} if track[span.stage] else {},
+                "args": {"carried by": " ".join(timeline.carried.get(span.stage, ()))} if track[span.stage] else {},
             }
         )
     return {"traceEvents": events, "displayTimeUnit": "ns"}

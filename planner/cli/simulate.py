@@ -30,8 +30,8 @@ from zipplan.planner.topology import Cluster
 from zipplan.planner.trace import chrome_trace
 
 NOT_MODELLED = """\
-What it does not model: kernel launch jitter, contention with compute, congestion control, NCCL's LL and LL128
-protocols and its tree and NVLS algorithms (so small messages are predicted too slow), ranks that arrive late.
+What it does not model: launch jitter, contention with compute, congestion control, ranks that arrive late, and NCCL's
+tree and NVLS algorithms (so native all-reduce is predicted too slow where NCCL would use them).
 """
 
 
@@ -100,7 +100,7 @@ def _row(kind: Collective, result: Result, cluster: Cluster, dtype: str) -> dict
     raw, encoded = moved_bytes(result.schedule, result.size, result.wire)
     algbw = gigabytes_per_second(result.size, result.time)
     busbw = algbw * bus_factor(kind, cluster.ranks)
-    used = dict.fromkeys(result.timeline.algorithms.values())
+    used = list(result.timeline.carried.values())
     return {
         "collective": str(kind),
         "size_bytes": result.size,
@@ -109,8 +109,8 @@ def _row(kind: Collective, result: Result, cluster: Cluster, dtype: str) -> dict
         "ranks": cluster.ranks,
         "schedule": result.schedule.name,
         "codec": result.wire.codec,
-        "algorithm": "+".join(used) or "none",
-        "protocol": "Simple" if cluster.transport.kind == "nccl" else "tcp",
+        "algorithm": "+".join(dict.fromkeys(algorithm for algorithm, _ in used)) or "none",
+        "protocol": "+".join(dict.fromkeys(protocol for _, protocol in used)) or "none",
         "time_us": round(result.time / 1e6, 3),
         "algbw_GBps": round(algbw, 3),
         "busbw_GBps": round(busbw, 3),
