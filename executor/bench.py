@@ -1,0 +1,167 @@
+"""`torchrun … -m zipplan.executor.bench`: collectives of a plan beside native ones: times and bits."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zipplan.executor import need_torch
+from zipplan.planner.errors import ConfigError, ZipplanError
+from zipplan.planner.units import format_size, parse_size
+
+if TYPE_CHECKING:
+    from zipplan.executor.measure import Row
+    from zipplan.executor.session import Session
+
+EXAMPLE = "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan plan.json"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"Example: {EXAMPLE}")
+@click.option("--plan", metavar="FILE", help="Plan file.  [default: ZIPPLAN_PLAN]")
+@click.option("-b", "--begin", metavar="S", help="Smallest size (1K is 1024).  [default: the sizes that were planned]")
+@click.option("-e", "--end", metavar="S", help="Largest size.  [default: as -b]")
+@click.option("-f", "--factor", type=click.IntRange(2), default=2, show_default=True, help="From size to size.")
+@click.option("-n", "--iters", type=click.IntRange(1), default=10, show_default=True, help="Timed calls per size.")
+@click.option("-w", "--warmup", type=click.IntRange(0), default=2, show_default=True, help="Untimed calls per size.")
+@click.option("--ranks-per-node", type=click.IntRange(1), metavar="K", help="Rehearse nodes of K ranks on one host.")
+@click.option("--topology", metavar="T", help="This machine (shipped name or file); refuse a plan made for another.")
+@click.option("--check/--no-check", default=True, show_default=True, help="Compare the bits of every result.")
+@click.option(
+    "--backend", type=click.Choice(["gloo", "nccl"]), help="Transport.  [default: nccl if every rank has a GPU]"
+)
+@click.option("--timeout", type=click.IntRange(1), default=60, show_default=True, help="Seconds before a hang ends.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout of rank 0, nothing else there.")
+def bench(**options: Any) -> int:
+    """Time native and planned collectives on all ranks and check that planned ones return the right bits."""
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        given = " ".join(sys.argv[1:])
+        raise ConfigError(
+            f"the bench needs several ranks and {missing[0]} is not set; start it with torchrun: "
+            + (f"torchrun --nproc-per-node 4 -m zipplan.executor.bench {given}" if given else EXAMPLE)
+        )
+    sizes = list(read_sizes(options["begin"], options["end"], options["factor"]))
+    need_torch()
+    return _run(options, sizes)
+
+
+def read_sizes(begin: str | None, end: str | None, factor: int) -> Iterator[int]:
+    """Sizes in bytes from -b, -e, -f; none when neither -b nor -e is given. Raises ConfigError."""
+    if begin is None and end is None:
+        return
+    first = parse_size(begin or end or "", "-b")
+    last = parse_size(end or begin or "", "-e")
+    if not 0 < first <= last:
+        raise ConfigError(f"-b {begin} -e {end}: expected 0 < begin ≤ end")
+    while first <= last:
+        yield first
+        first *= factor
+
+
+def _run(options: dict[str, Any], sizes: list[int]) -> int:
+    """Start the process group, agree, measure, print; the exit code."""
+    import torch
+    import torch.distributed as dist
+
+    from zipplan.executor.session import init
+
+    timeout = timedelta(seconds=options["timeout"])
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    backend = options["backend"] or ("nccl" if torch.cuda.device_count() >= here else "gloo")
+    device = torch.device("cuda", local) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=timeout)
+    try:
+        try:
+            session = init(
+                options["plan"],
+                ranks_per_node=options["ranks_per_node"],
+                topology=options["topology"],
+                timeout=timeout,
+            )
+            if session.plan is None:
+                raise ConfigError("no plan: give --plan FILE or set ZIPPLAN_PLAN")
+        except ZipplanError as error:
+            # All ranks fail alike here. torchrun ends the others when the first one exits: let each speak first.
+            _say(str(error))
+            dist.barrier()
+            return 2
+        rows = _measure(session, device, sizes, options)
+        if dist.get_rank() == 0:
+            _print(session, rows, options)
+        dist.barrier()
+        return 0 if all(row.bits_identical is not False for row in rows) else 1
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        dist.destroy_process_group()
+
+
+def _measure(session: Session, device: Any, sizes: list[int], options: dict[str, Any]) -> list[Row]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from zipplan.executor.measure import Bench
+
+    assert session.plan is not None
+    work = [(e, size) for e in session.plan.entries for size in (sizes or e.sizes_planned)]
+    run = Bench(session, device, options["iters"], options["warmup"], options["check"])
+    first = os.environ["RANK"] == "0"
+    rows = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not (first and sys.stderr.isatty())) as bar:
+        task = bar.add_task("", total=len(work))
+        for entry, size in work:
+            bar.update(task, description=f"{entry.collective} {entry.dtype} {format_size(size)}")
+            # The transport's own timeout ends a collective that hangs; this ends a rank that hangs anywhere else.
+            faulthandler.dump_traceback_later(10 * options["timeout"], exit=True)
+            rows.append(run.row(entry.collective, entry.dtype, size))
+            bar.advance(task)
+    return rows
+
+
+def _print(session: Session, rows: list[Row], options: dict[str, Any]) -> None:
+    from zipplan.executor.show import document, print_tables
+
+    path = options["plan"] or os.environ["ZIPPLAN_PLAN"]
+    if options["as_json"]:
+        click.echo(json.dumps(document(session, path, rows), indent=1, allow_nan=False))
+    else:
+        print_tables(session, Path(path).name, rows)
+
+
+def _say(message: str) -> None:
+    """One message on stderr, with the rank that says it."""
+    rank = os.environ.get("RANK")
+    click.echo(f"zipplan: error: {f'rank {rank}: ' if rank is not None else ''}{message}", err=True)
+
+
+def main() -> None:
+    """Entry point: exit 0 ok, 1 a check or a collective failed, 2 bad input; one message on stderr, no traceback."""
+    faulthandler.enable()
+    try:
+        code = bench(standalone_mode=False)
+    except click.ClickException as error:
+        _say(error.format_message())
+        code = 2
+    except (ZipplanError, ImportError) as error:
+        _say(str(error))
+        code = 2
+    except (RuntimeError, MemoryError) as error:
+        # What the transport raises when a peer ended or a collective passed its timeout.
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        _say(f"a collective failed: {first_line}; see what the other ranks say, one of them may have ended first")
+        code = 1
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

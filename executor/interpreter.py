@@ -1,0 +1,222 @@
+"""Runs a schedule: one stage after another, each an exchange, a codec call or a local move. Knows no algorithm.
+
+Payload is uint8 from end to end. The transport's own sums and the FP32 sums here are the only typed reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zipplan.executor import native
+from zipplan.executor.codec import SlotCodec
+from zipplan.planner.schedule import INPUT, OUTPUT, Exchange, Op, Payload, Schedule, Stage
+
+
+class Scratch:
+    """Byte buffers by name, kept from call to call; grown when a call needs more."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._held: dict[str, Tensor] = {}
+
+    def take(self, name: str, size: int) -> Tensor:
+        """`size` uninitialised bytes; the same memory for the same name until a larger size is asked for."""
+        held = self._held.get(name)
+        if held is None or held.numel() < size:
+            held = self._held[name] = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return held[:size]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that all buffers hold now."""
+        return sum(t.numel() for t in self._held.values())
+
+
+@dataclass
+class Frames:
+    """k frames: static regions at a constant stride; dynamic regions at `offsets` with `sizes` (bytes, k each)."""
+
+    static: Tensor
+    dynamic: Tensor
+    sizes: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclass
+class Traffic:
+    """What one call moved. `raw_bytes` were encoded into `encoded_bytes`; `wire_bytes` left this rank.
+
+    A native exchange counts the least that any algorithm sends (nccl-tests doc/PERFORMANCE.md: its bus factors).
+    """
+
+    raw_bytes: int = 0
+    encoded_bytes: int = 0
+    wire_bytes: float = 0
+
+    @property
+    def ratio(self) -> float:
+        """Raw bytes / encoded bytes of what was encoded; 1 when nothing was."""
+        return self.raw_bytes / self.encoded_bytes if self.encoded_bytes else 1.0
+
+    def __iadd__(self, other: Traffic) -> Traffic:
+        self.raw_bytes += other.raw_bytes
+        self.encoded_bytes += other.encoded_bytes
+        self.wire_bytes += other.wire_bytes
+        return self
+
+
+def run(
+    schedule: Schedule, axes: native.Axes, codec: SlotCodec | None, scratch: Scratch, dtype: torch.dtype,
+    source: Tensor, output: Tensor,
+) -> Traffic:  # fmt: skip
+    """Execute `schedule` from `source` to `output`, flat uint8 tensors of its input and output slots.
+
+    `codec` codes one slot (None: the schedule has no codec stage). The order of stages is the same on all ranks.
+    """
+    return _Run(schedule, axes, codec, scratch, dtype, source, output).all_stages()
+
+
+def sum_by_sender(src: Tensor, senders: int, dtype: torch.dtype, dst: Tensor) -> None:
+    """dst = src[0] + src[1] + … over `senders` equal parts of src, in FP32 in that order, rounded once to `dtype`."""
+    parts = src.view(dtype).view(senders, -1)
+    total = parts[0].float()
+    for part in parts[1:]:
+        total += part
+    dst.view(dtype).copy_(total)
+
+
+class _Run:
+    def __init__(
+        self, schedule: Schedule, axes: native.Axes, codec: SlotCodec | None, scratch: Scratch, dtype: torch.dtype,
+        source: Tensor, output: Tensor,
+    ) -> None:  # fmt: skip
+        self.schedule, self.axes, self.codec, self.scratch, self.dtype = schedule, axes, codec, scratch, dtype
+        self.slot_bytes = source.numel() // schedule.slots
+        self.raw = {INPUT: source, OUTPUT: output}
+        self.frames: dict[str, Frames] = {}
+        self.pending: dict[str, Any] = {}
+        self.traffic = Traffic()
+
+    def all_stages(self) -> Traffic:
+        for stage in self.schedule.stages:
+            for name in stage.after:
+                self._finish(name)
+            handle = self._start(stage)
+            if handle is not None:
+                self.pending[stage.name] = handle
+        for name in list(self.pending):
+            self._finish(name)
+        return self.traffic
+
+    def _finish(self, name: str) -> None:
+        handle = self.pending.pop(name, None)
+        if handle is not None:
+            handle.wait()
+
+    def _start(self, stage: Stage) -> Any:
+        match stage.op:
+            case Op.ENCODE:
+                self._encode(stage)
+            case Op.EXCHANGE:
+                moves = {Payload.RAW: self._raw, Payload.STATIC: self._static, Payload.DYNAMIC: self._dynamic}
+                return moves[stage.payload](stage)
+            case Op.DECODE:
+                at = self.frames[stage.src]
+                self._codec.decode(at.static, at.dynamic, at.offsets, self._target(stage))
+            case Op.DECODE_REDUCE:
+                at = self.frames[stage.src]
+                peers = self.schedule.axis_size(stage.axis)
+                self._codec.decode_reduce(at.static, at.dynamic, at.offsets, peers, self._target(stage))
+            case Op.REDUCE:
+                peers = self.schedule.axis_size(stage.axis)
+                sum_by_sender(self.raw[stage.src], peers, self.dtype, self._target(stage))
+            case Op.PERMUTE:
+                slots = self.raw[stage.src].view(len(stage.order), self.slot_bytes)
+                to = self._target(stage).view(len(stage.order), self.slot_bytes)
+                torch.index_select(slots, 0, torch.tensor(stage.order, device=slots.device), out=to)
+        return None
+
+    @property
+    def _codec(self) -> SlotCodec:
+        assert self.codec is not None, f"schedule {self.schedule.name} has codec stages and was run without a codec"
+        return self.codec
+
+    def _target(self, stage: Stage) -> Tensor:
+        """The raw destination buffer of a stage."""
+        if stage.dst not in self.raw:
+            slots = self.schedule.buffer_slots[stage.dst]
+            self.raw[stage.dst] = self.scratch.take(stage.dst, slots * self.slot_bytes)
+        return self.raw[stage.dst]
+
+    def _encode(self, stage: Stage) -> None:
+        slots = self.schedule.buffer_slots[stage.dst]
+        static = self.scratch.take(f"{stage.dst}.static", slots * self._codec.static_bytes)
+        dynamic = self.scratch.take(f"{stage.dst}.dynamic", slots * self._codec.dynamic_bound)
+        sizes = self._codec.encode(self.raw[stage.src], static, dynamic)
+        self.frames[stage.dst] = Frames(static, dynamic, sizes, _starts(sizes))
+        self.traffic += Traffic(slots * self.slot_bytes, static.numel() + int(sizes.sum()))
+
+    def _raw(self, stage: Stage) -> Any:
+        assert stage.exchange is not None
+        out, src = self._target(stage), self.raw[stage.src]
+        peers = self.schedule.axis_size(stage.axis)
+        match stage.exchange:
+            case Exchange.ALL_GATHER:
+                self.traffic.wire_bytes += src.numel() * (peers - 1)
+            case Exchange.ALL_REDUCE:
+                self.traffic.wire_bytes += 2 * src.numel() * (peers - 1) / peers
+            case _:
+                self.traffic.wire_bytes += src.numel() * (peers - 1) / peers
+        if stage.exchange.reduces:
+            out, src = out.view(self.dtype), src.view(self.dtype)
+        return native.exchange(stage.exchange, out, src, self.axes.group(stage.axis))
+
+    def _static(self, stage: Stage) -> Any:
+        assert stage.exchange is not None
+        src = self.frames[stage.src].static
+        slots, peers = self.schedule.buffer_slots[stage.dst], self.schedule.axis_size(stage.axis)
+        out = self.scratch.take(f"{stage.dst}.static", slots * self._codec.static_bytes)
+        none = np.zeros(0, np.int64)
+        self.frames[stage.dst] = Frames(out, out[:0], none, none)
+        gathers = stage.exchange is Exchange.ALL_GATHER
+        self.traffic.wire_bytes += src.numel() * (peers - 1) / (1 if gathers else peers)
+        return native.exchange(stage.exchange, out, src, self.axes.group(stage.axis))
+
+    def _dynamic(self, stage: Stage) -> Any:
+        """The static regions have arrived: their headers say how much comes from whom."""
+        src, dst, group = self.frames[stage.src], self.frames[stage.dst], self.axes.group(stage.axis)
+        peers = self.schedule.axis_size(stage.axis)
+        dst.sizes = self._codec.sizes(dst.static)
+        from_peer = dst.sizes.reshape(peers, -1)
+        receive = from_peer.sum(axis=1)
+        if stage.exchange is Exchange.ALL_GATHER:
+            # The transport gathers equal sizes: all send as much as the largest, which all know from the headers.
+            most, own = int(receive.max()), int(src.sizes.sum())
+            dst.offsets = (np.arange(peers)[:, None] * most + np.apply_along_axis(_starts, 1, from_peer)).reshape(-1)
+            dst.dynamic = self.scratch.take(f"{stage.dst}.dynamic", peers * most)
+            if most == 0:
+                return None
+            src.dynamic[own:most].zero_()
+            self.traffic.wire_bytes += most * (peers - 1)
+            return native.exchange(Exchange.ALL_GATHER, dst.dynamic, src.dynamic[:most], group)
+        # Nobody knows whether all pairs have nothing to say, so all ranks enter the call even then.
+        send = src.sizes.reshape(peers, -1).sum(axis=1)
+        dst.offsets = _starts(dst.sizes)
+        dst.dynamic = self.scratch.take(f"{stage.dst}.dynamic", int(receive.sum()))
+        self.traffic.wire_bytes += int(send.sum() - send[self._place(stage)])
+        sent = src.dynamic[: int(send.sum())]
+        return native.exchange(Exchange.ALL_TO_ALL, dst.dynamic, sent, group, (receive.tolist(), send.tolist()))
+
+    def _place(self, stage: Stage) -> int:
+        """This rank's place in its group on the stage's axis."""
+        return self.schedule.group(stage.axis, self.axes.rank).index(self.axes.rank)
+
+
+def _starts(sizes: np.ndarray) -> np.ndarray:
+    """Offsets of parts that lie one after another."""
+    return np.concatenate(([0], np.cumsum(sizes)[:-1])) if len(sizes) else sizes
