@@ -87,8 +87,8 @@ class Rates:
         # A copy costs one read and one write; the decoder does that and more.
         return cls(CPU_LAUNCH, float(cpu.codec_encode), float(cpu.codec_decode), float(cpu.codec_decode))
 
-    def duration(self, stage: Stage, schedule: Schedule, slot: int) -> int:
+    def duration(self, stage: Stage, schedule: Schedule, slot: int) -> float:
         """Picoseconds of a local stage on one rank, `slot` raw bytes per slot."""
         handled = schedule.buffer_slots[stage.src] * slot
         rate = {Op.ENCODE: self.encode, Op.DECODE: self.decode, Op.DECODE_REDUCE: self.decode}.get(stage.op, self.copy)
-        return self.launch + round(handled / rate * PS_PER_SECOND)
+        return self.launch + handled / rate * PS_PER_SECOND

@@ -104,8 +104,8 @@ class Network:
         event.callbacks.append(lambda _: self._settle() if version == self._version else None)
 
     def _advance(self) -> None:
-        passed = self.env.now - self._since
-        self._since = self.env.now
+        passed = int(self.env.now) - self._since
+        self._since += passed
         if passed:
             used = np.zeros(len(self.busy), dtype=bool)
             for t in self._active:

@@ -23,6 +23,7 @@ from zipplan.planner.schedule import Collective, Schedule
 from zipplan.planner.verify import verify
 
 SCHEMA = 1
+"""Number of the file format; the type of `Plan.schema_` repeats it."""
 
 Whole = Annotated[int, Field(ge=0, strict=True)]
 
@@ -184,7 +185,7 @@ class PlanTopology(_Strict):
 class Plan(_Strict):
     """A whole plan."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = SCHEMA
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     kind: Literal["zipplan-plan"] = "zipplan-plan"
     made_by: str
     calibration: str

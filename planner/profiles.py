@@ -71,7 +71,8 @@ def parse_profile(text: str) -> Profile:
 def _from_cdf(cdf: Callable[[float], float]) -> Pmf:
     """Probability of each exponent field from the distribution of |x|; below the smallest normal is field 0."""
     edges = [0.0, *(cdf(2.0 ** (field - _BIAS)) for field in range(1, _FIELDS)), 1.0]
-    return np.diff(np.array(edges))
+    pmf: Pmf = np.diff(np.array(edges))
+    return pmf
 
 
 def _gaussian(sigma: float) -> Pmf:

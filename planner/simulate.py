@@ -35,7 +35,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a simulation found. `link_bytes`, `link_busy` (ps) by link index; `carried`: (algorithm, protocol) by exchange stage."""
+    """What a simulation found. `link_bytes`, `link_busy` (ps) by link index.
+
+    `carried`: (algorithm, protocol) by exchange stage.
+    """
 
     time: int
     spans: tuple[Span, ...]

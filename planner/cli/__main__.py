@@ -1,0 +1,5 @@
+"""`python -m zipplan.planner.cli`, for where the console script is not on the path."""
+
+from zipplan.planner.cli import main
+
+main()
