@@ -11,7 +11,7 @@ namespace {
 constexpr u64 SPLIT = 64;  // tiles a thread takes at a time
 
 struct Scratch {  // copies of what a damaged record could make a loop overrun
-    alignas(64) u8 e[TILE + GROUP];
+    alignas(64) u8 e[TILE + 2 * GROUP];
     u8 escapes[TILE + GROUP], tile[4 * TILE];
     alignas(64) float sum[TILE];
     Streams levels;
@@ -24,7 +24,7 @@ struct Frame {
 };
 
 // Decodes tile t (m elements) of a frame to dst. False and *err set on anything a correct encoder cannot have written.
-bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, Scratch& w, Error* err) {
+bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, const Ahead& next, Scratch& w, Error* err) {
     int c = f.h.codec, d = f.h.dtype;
     err->tile = (i64)t;
     const u8 *slot = f.bytes + slot_offset(c, d, f.h.slack, t), *body = slot + RECORD;
@@ -68,14 +68,14 @@ bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, Scratch&
     const u8* planes = body + padded(m) * rest_bytes(d) + plane_bytes(m) * rest_planes(d);
     u32 count[3] = {0, 0, 0}, escapes;
     if (c == WINDOW) {
-        escapes = ops.window_decode(planes, m, r.base, w.escapes, w.e);
+        escapes = ops.window_decode(planes, m, r.base, w.escapes, w.e, next);
     } else {
         u8 exponent_of[16] = {};
         for (u32 rank = 0; rank < RANKED; rank++) {
             u32 symbol = f.ranking[rank];
             exponent_of[rank_code(rank)] = symbol == ZERO_SYMBOL ? 0 : (u8)(r.base + symbol);
         }
-        escapes = ops.cascade_decode(planes, m, exponent_of, w.levels, count, w.escapes, w.e);
+        escapes = ops.cascade_decode(planes, m, exponent_of, w.levels, count, w.escapes, w.e, next);
     }
     for (int l = 0; l < 3; l++)
         if (count[l] != r.count[l]) return fail(err, TILE_CODES, r.count[l], count[l]);
@@ -184,9 +184,12 @@ ZP_API int zp_decode(const Spec* s, u64 chunks, const u64* n, const Batch* batch
         for (u64 t = p.first; t < p.last; t++) {
             u32 m = tile_elements(n[p.chunk], t);
             u8* out = dst[p.chunk] + t * step;
+            u32 slot_step = slot_bytes(s->codec, s->dtype, s->slack, TILE);
+            bool more = t + 1 < p.last;
+            Ahead next = {frames[p.chunk].bytes + slot_offset(s->codec, s->dtype, s->slack, t + 1), more ? slot_step / (TILE / GROUP) : 0, out + step, more ? (u32)(GROUP * item) : 0};
             if (s->codec == RAW)
                 std::memcpy(out, frames[p.chunk].bytes + HEADER + t * step, m * item);
-            else if (!decode_tile(*ops, frames[p.chunk], t, m, out, w, e))
+            else if (!decode_tile(*ops, frames[p.chunk], t, m, out, next, w, e))
                 return false;
         }
         return true;
@@ -206,10 +209,11 @@ ZP_API int zp_decode_reduce(const Spec* s, u64 senders, u64 chunks, const u64* n
             u32 m = tile_elements(n[p.chunk], t);
             for (u64 i = 0; i < senders; i++) {
                 const Frame& f = frames[i * chunks + p.chunk];
+                Ahead next = {};
                 const u8* tile = f.bytes + HEADER + t * step;
                 e->chunk = (i64)(i * chunks + p.chunk);
                 if (s->codec != RAW) {
-                    if (!decode_tile(*ops, f, t, m, w.tile, w, e)) return false;
+                    if (!decode_tile(*ops, f, t, m, w.tile, next, w, e)) return false;
                     tile = w.tile;
                 }
                 add_to[s->dtype](tile, m, i == 0, w.sum);

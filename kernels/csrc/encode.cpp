@@ -9,8 +9,8 @@ namespace {
 constexpr u64 SPLIT = 64;  // tiles a thread takes at a time: 512 KiB of bf16
 
 struct Scratch {
-    alignas(64) u8 e[TILE + GROUP];
-    u8 low[2 * TILE], escapes[TILE], rest[2 * TILE];
+    alignas(64) u8 e[TILE + 2 * GROUP];
+    u8 low[2 * TILE], escapes[TILE + 4], rest[2 * TILE];
     Streams levels;
 };
 struct Tally { i64 below, above, stored; };  // escapes under and over the window, tiles that were stored
@@ -33,7 +33,7 @@ u8* write_variable(const Spec& s, const Record& r, u32 m, const Scratch& w, u8* 
 }
 
 // Writes the slot of one tile and its `at`-th bytes of the dynamic region; returns how many bytes those are.
-u32 encode_tile(const Ops& ops, const Spec& s, const u8* code_of, const u8* src, u32 m, u8* slot, u8* dynamic, u64 at, Scratch& w, Tally& tally) {
+u32 encode_tile(const Ops& ops, const Spec& s, const u8* code_of, const u8* src, u32 m, u8* slot, u8* dynamic, u64 at, const Ahead& next, Scratch& w, Tally& tally) {
     int c = s.codec, d = s.dtype;
     u8* body = slot + RECORD;
     u8* planes = body + padded(m) * rest_bytes(d) + plane_bytes(m) * rest_planes(d);
@@ -43,8 +43,8 @@ u32 encode_tile(const Ops& ops, const Spec& s, const u8* code_of, const u8* src,
     r.mode = d == FP32 && sums.low == 0 ? CODED_LOW_ZERO : CODED;
     r.base = (u8)tile_window(s, sums, m);
     u32 count[3] = {0, 0, 0};
-    u32 escapes = c == WINDOW ? ops.window_encode(w.e, m, r.base, planes, w.escapes)
-                              : ops.cascade_encode(w.e, m, r.base, code_of, planes, w.levels, count, w.escapes);
+    u32 escapes = c == WINDOW ? ops.window_encode(w.e, m, r.base, planes, w.escapes, next)
+ : ops.cascade_encode(w.e, m, r.base, code_of, planes, w.levels, count, w.escapes, next);
     r.count[0] = (u16)count[0], r.count[1] = (u16)count[1], r.count[2] = (u16)count[2];
     r.escapes = (u16)escapes;
     for (u32 i = 0; i < escapes; i++) tally.below += w.escapes[i] < r.base;
@@ -123,9 +123,13 @@ ZP_API int zp_encode(const Spec* spec, u64 chunks, const u8* const* src, const u
         u8 code_of[17];  // by symbol; 16: neither in the span nor exponent 0
         code_of[16] = ESCAPE_CODE;
         for (u32 r = 0; r < 16; r++) code_of[ranking[16 * p.chunk + r]] = (u8)rank_code(r);
-        for (u64 t = p.first; t < p.last; t++)
-            p.used += encode_tile(*ops, s, code_of, src[p.chunk] + t * TILE * item, tile_elements(n[p.chunk], t),
-                                  frame[p.chunk] + slot_offset(s.codec, s.dtype, s.slack, t), p.dynamic + p.used, p.used, *scratch[worker], p.tally);
+        const u32 step = (u32)(TILE * item), slot_step = slot_bytes(s.codec, s.dtype, s.slack, TILE);
+        for (u64 t = p.first; t < p.last; t++) {
+            const u8* tile = src[p.chunk] + t * step;
+            u8* slot = frame[p.chunk] + slot_offset(s.codec, s.dtype, s.slack, t);
+            Ahead next = {tile + step, t + 1 < p.last ? (u32)(GROUP * item) : 0, slot + slot_step, t + 1 < p.last ? slot_step / (TILE / GROUP) : 0};
+            p.used += encode_tile(*ops, s, code_of, tile, tile_elements(n[p.chunk], t), slot, p.dynamic + p.used, p.used, next, *scratch[worker], p.tally);
+        }
     };
     if (threads > 1) parallel(parts.size(), threads, run);
 

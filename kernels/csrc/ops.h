@@ -12,15 +12,27 @@ typedef u64 Streams[3][2][STREAM];             // cascade levels 2-4, two planes
 
 struct Sums { u32 exponents, nonzero; u32 low; };  // low: OR of fp32 low halves
 
+// The next tile's memory, fetched while this one is computed on: bytes to read and to write per group of this tile.
+struct Ahead {
+    const u8* read;
+    u32 read_step;
+    u8* write;
+    u32 write_step;
+    void fetch(u32 group) const {
+        for (u32 i = 0; i < read_step; i += 64) __builtin_prefetch(read + (u64)group * read_step + i, 0);
+        for (u32 i = 0; i < write_step; i += 64) __builtin_prefetch(write + (u64)group * write_step + i, 1);
+    }
+};
+
 struct Ops {
     // m elements -> exponents e[m], the rest (bytes, then planes), low halves of fp32.
     void (*split[DTYPES])(const u8* src, u32 m, u8* e, u8* rest, u8* low, Sums* sums);
     void (*merge[DTYPES])(const u8* e, const u8* rest, const u8* low, u32 m, u8* dst);
     // e is readable up to the next multiple of GROUP. Both return the number of escapes.
-    u32 (*window_encode)(const u8* e, u32 m, u32 base, u8* planes, u8* escapes);
-    u32 (*window_decode)(const u8* planes, u32 m, u32 base, const u8* escapes, u8* e);
-    u32 (*cascade_encode)(const u8* e, u32 m, u32 base, const u8* code_of, u8* planes, Streams levels, u32* count, u8* escapes);
-    u32 (*cascade_decode)(const u8* planes, u32 m, const u8* exponent_of, const Streams levels, u32* count, const u8* escapes, u8* e);
+    u32 (*window_encode)(const u8* e, u32 m, u32 base, u8* planes, u8* escapes, const Ahead& next);
+    u32 (*window_decode)(const u8* planes, u32 m, u32 base, const u8* escapes, u8* e, const Ahead& next);
+    u32 (*cascade_encode)(const u8* e, u32 m, u32 base, const u8* code_of, u8* planes, Streams levels, u32* count, u8* escapes, const Ahead& next);
+    u32 (*cascade_decode)(const u8* planes, u32 m, const u8* exponent_of, const Streams levels, u32* count, const u8* escapes, u8* e, const Ahead& next);
 };
 extern const Ops portable_ops;
 const Ops* avx2_ops();  // null where the processor or the compiler has none
@@ -28,6 +40,7 @@ const Ops* avx2_ops();  // null where the processor or the compiler has none
 namespace {
 inline u64 load64(const u8* p) { u64 x; std::memcpy(&x, p, 8); return x; }
 inline void store64(u8* p, u64 x) { std::memcpy(p, &x, 8); }
+inline u32 first_bit(u64 mask) { return mask ? (u32)__builtin_ctzll(mask) : GROUP; }
 inline u64 valid_mask(u32 m, u32 start) { return m - start >= GROUP ? ~0ull : (1ull << (m - start)) - 1; }
 
 inline void put(u64* stream, u32 pos, u64 bits) {
@@ -40,25 +53,35 @@ inline u64 get(const u64* stream, u32 pos) {
     return stream[w] >> s | (stream[w + 1] << 1) << (63 - s);
 }
 
-// Escapes of a group, in element order. Four stores without a branch cover nearly every group; e[64] may be read.
+// Escapes of a group, in element order. Four moves without a branch cover nearly every group of Gaussian data (a loop
+// would cost a mispredicted branch per group): e[GROUP] may be read or written, out[3] written.
 inline u8* put_escapes(u8* out, u64 mask, const u8* e) {
     u8* end = out + __builtin_popcountll(mask);
+    for (int k = 0; k < 4; k++) {
+        *out++ = e[first_bit(mask)];
+        mask &= mask - 1;
+    }
     while (mask) {
-        *out++ = e[__builtin_ctzll(mask)];
+        *out++ = e[first_bit(mask)];
         mask &= mask - 1;
     }
     return end;
 }
 inline const u8* get_escapes(const u8* in, u64 mask, u8* e) {
-    while (mask) {
-        e[__builtin_ctzll(mask)] = *in++;
+    const u8* end = in + __builtin_popcountll(mask);
+    for (int k = 0; k < 4; k++) {
+        e[first_bit(mask)] = *in++;
         mask &= mask - 1;
     }
-    return in;
+    while (mask) {
+        e[first_bit(mask)] = *in++;
+        mask &= mask - 1;
+    }
+    return end;
 }
 
 // B supplies: code_planes / expand for a group, pext, pdep.
-template <class B> u32 window_encode(const u8* e, u32 m, u32 base, u8* planes, u8* escapes) {
+template <class B> u32 window_encode(const u8* e, u32 m, u32 base, u8* planes, u8* escapes, const Ahead& next) {
     u32 stride = plane_bytes(m);
     std::memset(planes + 3 * stride - 16, 0, 16);
     std::memset(planes + 2 * stride - 16, 0, 16);
@@ -66,30 +89,33 @@ template <class B> u32 window_encode(const u8* e, u32 m, u32 base, u8* planes, u
     u8* out = escapes;
     for (u32 i = 0; i < m; i += GROUP) {
         u64 p[3], valid = valid_mask(m, i);
+        next.fetch(i / GROUP);
         B::window_planes(e + i, base, p);
         for (int k = 0; k < 3; k++) store64(planes + k * stride + i / 8, p[k] & valid);
         out = put_escapes(out, ~(p[0] | p[1] | p[2]) & valid, e + i);
     }
     return (u32)(out - escapes);
 }
-template <class B> u32 window_decode(const u8* planes, u32 m, u32 base, const u8* escapes, u8* e) {
+template <class B> u32 window_decode(const u8* planes, u32 m, u32 base, const u8* escapes, u8* e, const Ahead& next) {
     u32 stride = plane_bytes(m);
     const u8* in = escapes;
-    for (u32 i = 0; i < m; i += GROUP) B::window_expand(load64(planes + i / 8), load64(planes + stride + i / 8), load64(planes + 2 * stride + i / 8), base, e + i);
     for (u32 i = 0; i < m; i += GROUP) {
-        u64 coded = load64(planes + i / 8) | load64(planes + stride + i / 8) | load64(planes + 2 * stride + i / 8);
-        in = get_escapes(in, ~coded & valid_mask(m, i), e + i);
+        u64 p0 = load64(planes + i / 8), p1 = load64(planes + stride + i / 8), p2 = load64(planes + 2 * stride + i / 8);
+        next.fetch(i / GROUP);
+        B::window_expand(p0, p1, p2, base, e + i);
+        in = get_escapes(in, ~(p0 | p1 | p2) & valid_mask(m, i), e + i);
     }
     return (u32)(in - escapes);
 }
 
-template <class B> u32 cascade_encode(const u8* e, u32 m, u32 base, const u8* code_of, u8* planes, Streams levels, u32* count, u8* escapes) {
+template <class B> u32 cascade_encode(const u8* e, u32 m, u32 base, const u8* code_of, u8* planes, Streams levels, u32* count, u8* escapes, const Ahead& next) {
     u32 stride = plane_bytes(m), n2 = 0, n3 = 0, n4 = 0;
     std::memset(planes + stride - 16, 0, 16);
     std::memset(planes + 2 * stride - 16, 0, 16);
     for (int l = 0; l < 3; l++) levels[l][0][0] = levels[l][1][0] = 0;
     u8* out = escapes;
     for (u32 i = 0; i < m; i += GROUP) {
+        next.fetch(i / GROUP);
         u64 b[4], valid = valid_mask(m, i);  // b[0], b[1]: digit; b[2], b[3]: level
         B::cascade_planes(e + i, base, code_of, b);
         u64 on2 = (b[2] | b[3]) & valid, on3 = b[3] & valid, on4 = b[2] & b[3] & valid;
@@ -109,11 +135,12 @@ template <class B> u32 cascade_encode(const u8* e, u32 m, u32 base, const u8* co
     count[0] = n2, count[1] = n3, count[2] = n4;
     return (u32)(out - escapes);
 }
-template <class B> u32 cascade_decode(const u8* planes, u32 m, const u8* exponent_of, const Streams levels, u32* count, const u8* escapes, u8* e) {
+template <class B> u32 cascade_decode(const u8* planes, u32 m, const u8* exponent_of, const Streams levels, u32* count, const u8* escapes, u8* e, const Ahead& next) {
     u32 stride = plane_bytes(m), n2 = 0, n3 = 0, n4 = 0;
-    u64 escaped[TILE / GROUP];
+    const u8* in = escapes;
     for (u32 i = 0; i < m; i += GROUP) {
         u64 valid = valid_mask(m, i), b[4];
+        next.fetch(i / GROUP);
         u64 b0 = load64(planes + i / 8) & valid, b1 = load64(planes + stride + i / 8) & valid;
         u64 on2 = b0 & b1;
         u64 d0 = B::pdep(get(levels[0][0], n2), on2), d1 = B::pdep(get(levels[0][1], n2), on2);
@@ -128,11 +155,9 @@ template <class B> u32 cascade_decode(const u8* planes, u32 m, const u8* exponen
         b[1] = (b1 & ~on2) | (d1 & ~on3) | (f1 & ~on4) | g1;
         b[2] = (on2 & ~on3) | on4;
         b[3] = on3;
-        escaped[i / GROUP] = g0 & g1;
         B::cascade_expand(b, exponent_of, e + i);
+        in = get_escapes(in, g0 & g1, e + i);
     }
-    const u8* in = escapes;
-    for (u32 i = 0; i < m; i += GROUP) in = get_escapes(in, escaped[i / GROUP], e + i);
     count[0] = n2, count[1] = n3, count[2] = n4;
     return (u32)(in - escapes);
 }
