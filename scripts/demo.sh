@@ -3,11 +3,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin="$PWD/.venv/bin"
+export OMP_NUM_THREADS=1 # four ranks on few cores; torchrun would say so at length
 out="${1:-build/demo}"
 mkdir -p "$out"
 
 step() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
-run() { printf '$ %s\n' "$*"; "$bin/$1" "${@:2}"; }
+run() { printf "$ %s\n" "$*"; "$bin/$1" "${@:2}"; }
 
 step "1. A machine as \`nvidia-smi topo -m\` shows it: 8 A100 PCIe cards, bridged in pairs"
 run zipplan plan --topology examples/topologies/8xA100-pcie-pairs.txt --gpu A100 --size 1M,64M
