@@ -147,16 +147,20 @@ def decode_reduce(
     run("zp_decode_reduce", codec, senders, static, dynamic, outs, offsets, threads, backend)
 
 
-def encode_frame(codec: Codec, data: bytes | Bytes, *, params: Params | None = None, threads: int = 1) -> bytes:
+def encode_frame(
+    codec: Codec, data: bytes | Bytes, *, params: Params | None = None, threads: int = 1, backend: str = "auto"
+) -> bytes:
     """One frame as one string: static region, then dynamic region."""
     chunk = np.frombuffer(data, np.uint8)
     size = static_size(codec, count(codec, chunk, "data"))
     out = np.empty(max_encoded_size(codec, chunk.nbytes // codec.item_bytes), np.uint8)
-    encoded = encode(codec, [chunk], out[:size], out[size:], params=params, threads=threads)
+    encoded = encode(codec, [chunk], out[:size], out[size:], params=params, threads=threads, backend=backend)
     return out[: size + int(encoded.sizes[0])].tobytes()
 
 
-def decode_frame(data: bytes | Bytes, *, dtype: str | None = None, threads: int = 1) -> np.ndarray:
+def decode_frame(
+    data: bytes | Bytes, *, dtype: str | None = None, threads: int = 1, backend: str = "auto"
+) -> np.ndarray:
     """The raw bytes (uint8) of one whole frame. `dtype`: refuse a frame of any other."""
     view = np.frombuffer(data, np.uint8)
     frame = Frame.parse(view)
@@ -167,7 +171,7 @@ def decode_frame(data: bytes | Bytes, *, dtype: str | None = None, threads: int 
             f"frame: length: expected {frame.static_bytes + frame.dynamic_bytes} bytes, found {view.nbytes}; cut off?"
         )
     out = np.empty(frame.elements * frame.codec.item_bytes, np.uint8)
-    decode(frame.codec, view[: frame.static_bytes], view[frame.static_bytes :], [out], threads=threads)
+    decode(frame.codec, view[: frame.static_bytes], view[frame.static_bytes :], [out], threads=threads, backend=backend)
     return out
 
 
