@@ -62,7 +62,8 @@ class Codec:
 class Params:
     """Encoder's choices that the frame itself carries; a decoder needs none. None: found from the data.
 
-    `base`: one biased base exponent for every tile (None: each tile finds its own from its mean exponent).
+    `base`: one biased base exponent for every tile, clamped to what the dtype has (None: each tile finds its own from
+    its mean exponent).
     `ranking`: cascade's symbols, most frequent first, a permutation of 0-15: 0-14 are base + symbol, 15 is exponent 0
     (None: measured from a sample of each chunk).
     """

@@ -82,6 +82,7 @@ FIELDS = (
     ("ranking", "symbol set {:#x}"),
     ("checksum", "{:#018x}"),
     ("tile mode", "at most {}"),
+    ("tile base", "at most {}"),
     ("tile counts", "at most {}"),
     ("tile offset", "at most {}"),
     ("tile codes", "{} by the tile's record"),

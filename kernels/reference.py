@@ -30,7 +30,7 @@ def encode_frame(codec: Codec, data: bytes, params: Params | None = None) -> byt
         static = data
     else:
         tiles = [split(codec.dtype, data[at : at + TILE * item]) for at in range(0, len(data), TILE * item)]
-        bases = [tile_base(codec, exponents) if params.base is None else params.base for exponents, _, _ in tiles]
+        bases = [tile_base(codec, exponents, params.base) for exponents, _, _ in tiles]
         if codec.id == "cascade":
             ranking = params.ranking or measured_ranking([e for e, _, _ in tiles], bases)
         for t, ((exponents, rest, low), base) in enumerate(zip(tiles, bases, strict=True)):
@@ -78,16 +78,19 @@ def pack(bits: np.ndarray) -> bytes:
     return np.packbits(bits.astype(np.uint8), bitorder="little").tobytes()
 
 
-def tile_base(codec: Codec, exponents: np.ndarray) -> int:
+def tile_base(codec: Codec, exponents: np.ndarray, forced: int | None) -> int:
     """Best window for N(0, sigma^2), sigma from the mean of the non-zero exponents (tile.h has the derivation)."""
     window = codec.id == "window"
     lowest = 0 if window else 1
     highest = max(lowest, 2 ** FIELDS[codec.dtype][0] - 1 - (6 if window else 14))
     nonzero = int(np.count_nonzero(exponents))
-    if nonzero == 0 or (window and exponents.size - nonzero > nonzero):
-        return lowest
-    base = -((-1024 * int(exponents.sum()) - 713 * nonzero) // (1024 * nonzero)) - 5
-    return min(max(base if window else base - 5, lowest), highest)
+    if forced is not None:
+        base = forced
+    elif nonzero == 0 or (window and exponents.size - nonzero > nonzero):
+        base = lowest
+    else:
+        base = -((-1024 * int(exponents.sum()) - 713 * nonzero) // (1024 * nonzero)) - (5 if window else 10)
+    return min(max(base, lowest), highest)
 
 
 def symbols(exponents: np.ndarray, base: int) -> np.ndarray:
@@ -117,6 +120,8 @@ def encode_tile(
 ) -> tuple[bytes, bytes]:
     """One tile's slot and its part of the dynamic region, which starts at byte `at` of it."""
     m, mode, counts = exponents.size, 0, []
+    planes: list[np.ndarray] = []  # in the slot
+    deeper: list[np.ndarray] = []  # levels 2-4, in the variable part
     if codec.dtype == "fp32" and not any(low):
         low, mode = b"", 2
     if codec.id == "window":
@@ -126,8 +131,6 @@ def encode_tile(
     else:
         rank_of = np.array([ranking.index(s) for s in range(16)] + [15])
         code = np.array([r // 3 * 4 + r % 3 if r < 12 else 15 for r in range(16)])[rank_of[symbols(exponents, base)]]
-        planes: list[np.ndarray] = []
-        deeper: list[np.ndarray] = []
         for level in range(4):  # digit of those that stop at this level, 3 for those that go on
             digit = np.where(code // 4 == level, code % 4, 3)
             (planes if level == 0 else deeper).extend([digit & 1, digit >> 1])

@@ -40,6 +40,7 @@ bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, const Ah
         if (raw > kept) std::memcpy(dst + kept, f.dynamic + r.offset(), raw - kept);
         return true;
     }
+    if (r.base < lowest_base(c) || r.base > highest_base(c, d)) return fail(err, TILE_BASE, highest_base(c, d), r.base);
     u32 bound = m;  // each level holds no more than the one before it; a window tile has no levels
     for (u32 count : r.count) {
         if (count > bound || (c == WINDOW && count)) return fail(err, TILE_COUNTS, c == WINDOW ? 0 : bound, count);

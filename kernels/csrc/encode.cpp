@@ -16,7 +16,7 @@ struct Scratch {
 struct Tally { i64 below, above, stored; };  // escapes under and over the window, tiles that were stored
 
 u32 tile_window(const Spec& s, const Sums& sums, u32 m) {
-    return s.base >= 0 ? (u32)s.base : tile_base(s.codec, s.dtype, sums.exponents, sums.nonzero, m);
+    return s.base >= 0 ? clamp_base(s.codec, s.dtype, s.base) : tile_base(s.codec, s.dtype, sums.exponents, sums.nonzero, m);
 }
 
 u8* write_variable(const Spec& s, const Record& r, u32 m, const Scratch& w, u8* out) {

@@ -92,16 +92,24 @@ ZP_HD u32 spill_bytes(int c, int d, u32 slack, u32 m, Record& r) {
     return stored;
 }
 
+// Bases that make sense: all that a window or the span of symbols covers are exponents of the dtype (cascade: not 0).
+ZP_HD int lowest_base(int c) { return c == WINDOW ? 0 : 1; }
+ZP_HD int highest_base(int c, int d) {
+    int top = (int)max_exponent(d) - (int)(c == WINDOW ? WINDOW_WIDTH - 1 : SPAN - 1);
+    return top < lowest_base(c) ? lowest_base(c) : top;
+}
+ZP_HD u32 clamp_base(int c, int d, int base) {
+    int low = lowest_base(c), top = highest_base(c, d);
+    return (u32)(base < low ? low : base > top ? top : base);
+}
+
 // Window base of a tile from its own mean exponent m over non-zero exponents. For N(0, sigma^2) the mean of
 // floor(log2|x|) is log2 sigma - 1.4163 (E log2|z| = -(gamma + ln 2) / (2 ln 2), minus one half for the floor), and the
 // best base is ceil(log2 sigma - 0.7196) - 5, so ceil(m + 0.6967) - 5; 713/1024 = 0.6963.
 ZP_HD u32 tile_base(int c, int d, u32 sum, u32 nonzero, u32 m) {
-    int low = c == WINDOW ? 0 : 1, top = (int)max_exponent(d) - (int)(c == WINDOW ? WINDOW_WIDTH - 1 : SPAN - 1);
-    if (top < low) top = low;
-    if (nonzero == 0 || (c == WINDOW && m - nonzero > nonzero)) return low;
+    if (nonzero == 0 || (c == WINDOW && m - nonzero > nonzero)) return (u32)lowest_base(c);
     int base = (int)((1024 * sum + 713 * nonzero + 1024 * nonzero - 1) / (1024 * nonzero)) - 5;
-    if (c == CASCADE) base -= 5;  // symbols 0-14 are the window with 5 exponents below it and 3 above
-    return base < low ? low : base > top ? top : base;
+    return clamp_base(c, d, c == CASCADE ? base - 5 : base);  // symbols: the window, 5 exponents below it, 3 above
 }
 
 // Cascade code of a rank: level * 4 + digit; ranks 12-15 have none and escape.
