@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -43,7 +44,7 @@ def bench(**options: Any) -> int:
     """Time native and planned collectives on all ranks and check that planned ones return the right bits."""
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        given = " ".join(sys.argv[1:])
+        given = shlex.join(sys.argv[1:])
         raise ConfigError(
             f"the bench needs several ranks and {missing[0]} is not set; start it with torchrun: "
             + (f"torchrun --nproc-per-node 4 -m zipplan.executor.bench {given}" if given else EXAMPLE)
@@ -149,6 +150,8 @@ def main() -> None:
     faulthandler.enable()
     try:
         code = bench(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = 130
     except click.ClickException as error:
         _say(error.format_message())
         code = 2

@@ -84,7 +84,7 @@ def init(
                 _check_machine(loaded, topology)
     except ZipplanError as error:
         problem = error
-    held = loaded.hash.removeprefix("sha256:") if loaded else "none"
+    held = loaded.hash.removeprefix("sha256:") if loaded else "not loaded" if problem else "none"
     versions = f"zipplan {importlib.metadata.version('zipplan')}, torch {torch.__version__}"
     agree(
         [
@@ -294,10 +294,10 @@ def _check_fit(plan: Plan, ranks_per_node: int) -> None:
     shape, planned = (nodes, ranks_per_node), (plan.topology.nodes, plan.topology.ranks_per_node)
     flat = all(c.schedule.axes <= {Axis.WORLD} for e in plan.entries for c in e.choices)
     if plan.ranks != ranks or (shape != planned and not flat):
+        advice = f"start {plan.ranks} ranks" if plan.ranks != ranks else f"rehearse with --ranks-per-node {planned[1]}"
+        needs = f"{plan.ranks} ranks ({planned[0]} {'node' if planned[0] == 1 else 'nodes'} × {planned[1]})"
         raise PlanError(
-            f"plan needs {plan.ranks} ranks ({planned[0]} {'node' if planned[0] == 1 else 'nodes'} × {planned[1]}), "
-            f"job has {ranks} ({nodes} × {ranks_per_node}); make a plan for this job, start the ranks it needs, or "
-            "rehearse on one host with --ranks-per-node"
+            f"plan needs {needs}, job has {ranks} ({nodes} × {ranks_per_node}); {advice}, or make a plan for this job"
         )
 
 

@@ -1,0 +1,92 @@
+"""The bench's command line, without ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from zipplan.executor.agree import _ranges
+from zipplan.executor.bench import read_sizes
+from zipplan.executor.measure import bus_factor
+from zipplan.planner.errors import ConfigError
+from zipplan.planner.schedule import Collective
+
+
+def bench(*words: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the module in a process of its own, after `before`."""
+    code = f"{before}\nimport sys, runpy\nsys.argv = ['bench', *{words!r}]\n"
+    code += "runpy.run_module('zipplan.executor.bench', run_name='__main__')"
+    environment = {"PATH": "/usr/bin:/bin"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=environment)
+
+
+def test_outside_torchrun() -> None:
+    """One message with the command to run, exit 2, and torch is not even loaded."""
+    done = bench("--plan", "my plan.json", "--json", before="import sys; sys.modules['torch'] = None")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "zipplan: error: the bench needs several ranks and RANK is not set; start it with torchrun: "
+        "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan 'my plan.json' --json\n"
+    )
+
+
+def test_without_torch() -> None:
+    """F125: the extra to install."""
+    world = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+    missing = f"import os, sys; sys.modules['torch'] = None; os.environ.update(dict.fromkeys({world}, '0'))"
+    done = bench("--plan", "plan.json", before=missing)
+    assert done.returncode == 2
+    assert done.stderr == "zipplan: error: rank 0: zipplan.executor needs torch: pip install 'zipplan[torch]'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("-b", "16Q"), "cannot read '16Q'"),
+        (("-b", "2M", "-e", "1M"), "-b 2M -e 1M: expected 0 < begin ≤ end"),
+        (("-b", "0"), "expected 0 < begin ≤ end"),
+        (("--iters", "0"), "'-n' / '--iters'"),
+        (("--no-such",), "--no-such"),
+    ],
+)
+def test_bad_options(words: tuple[str, ...], text: str) -> None:
+    """One message, exit 2."""
+    world = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+    done = bench("--plan", "p", *words, before=f"import os; os.environ.update(dict.fromkeys({world}, '0'))")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_shows_an_example() -> None:
+    """--help works anywhere."""
+    done = bench("--help")
+    assert done.returncode == 0
+    assert "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan plan.json" in " ".join(done.stdout.split())
+
+
+def test_sizes() -> None:
+    """-b, -e, -f as nccl-tests has them; one of the two ends alone is one size."""
+    assert list(read_sizes("1K", "16K", 4)) == [1024, 4096, 16384]
+    assert list(read_sizes("1K", "15K", 4)) == [1024, 4096]
+    assert list(read_sizes(None, "1MB", 2)) == list(read_sizes("1MB", None, 2)) == [10**6]
+    assert list(read_sizes(None, None, 2)) == []
+    with pytest.raises(ConfigError, match="begin"):
+        list(read_sizes("2", "1", 2))
+
+
+def test_bus_factors() -> None:
+    """nccl-tests doc/PERFORMANCE.md; one rank has no bus."""
+    assert bus_factor(Collective.ALL_REDUCE, 4) == 1.5
+    assert bus_factor(Collective.ALL_GATHER, 4) == 0.75
+    assert bus_factor(Collective.ALL_TO_ALL, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([0], "0"), ([0, 2, 3], "0,2-3"), ([1, 2, 3, 5, 7, 8], "1-3,5,7-8"), ([4, 6], "4,6")]
+)
+def test_ranks_are_written_as_ranges(ranks: list[int], text: str) -> None:
+    """'0,2-3' in messages about thousands of ranks."""
+    assert _ranges(ranks) == text

@@ -1,0 +1,115 @@
+"""A session in a world of one rank, in this process: no wire, the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zipplan.executor import check, init
+from zipplan.executor.codec import SlotCodec
+from zipplan.executor.interpreter import Scratch
+from zipplan.planner.collectives import ZIPPED
+from zipplan.planner.errors import ConfigError, PlanError
+from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Range
+from zipplan.planner.schedule import Collective
+
+
+@pytest.fixture
+def world_of_one() -> Iterator[None]:
+    """A gloo group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def plan_of_zipped() -> Plan:
+    """Every collective zipped, for one rank."""
+    point = Point(size_bytes=1024, predicted_ps=1, low_ps=1, high_ps=1, scratch_bytes=0, rejected=())
+    entries = []
+    for collective, builders in ZIPPED.items():
+        schedule = builders[0](1, 1, "window")
+        use = CodecUse(id="window")
+        row = Range(start=0, stop=None, schedule=schedule, codec=use, expected_ratio=1.4, points=(point,))
+        entries.append(Entry(collective=collective, dtype="bf16", tensor_class="gaussian", choices=(row,)))
+    topology = PlanTopology(name="one", fingerprint="f" * 64, nodes=1, ranks_per_node=1, transport="gloo")
+    return Plan(made_by="tests", calibration="none", topology=topology, entries=tuple(entries))
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_one_rank_gets_its_own_values_back() -> None:
+    """All four collectives return the input; report and scratch say what happened."""
+    session = init(plan_of_zipped())
+    given = torch.normal(0.0, 0.02, (5001,), generator=torch.Generator().manual_seed(1)).bfloat16()
+    for call in (session.all_gather, session.reduce_scatter, session.all_to_all):
+        out = torch.empty_like(given)
+        call(out, given)
+        assert check.differences(out, given) is None
+    reduced = given.clone()
+    session.all_reduce(reduced)
+    assert check.differences(reduced, given) is None
+    report = session.report()
+    assert [row["collective"] for row in report["used"]] == [
+        "all_gather", "reduce_scatter", "all_to_all", "all_reduce",
+    ]  # fmt: skip
+    assert all(row["calls"] == 1 and row["wire_bytes"] == 0 and row["ratio"] > 1.3 for row in report["used"])
+    assert report["fallbacks"] == []
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_scratch_is_reused() -> None:
+    """The second call of a size allocates nothing."""
+    session = init(plan_of_zipped())
+    tensor = torch.ones(3000, dtype=torch.bfloat16)
+    session.all_reduce(tensor)
+    scratch = session._scratch[tensor.device]
+    held = {name: memory.data_ptr() for name, memory in scratch._held.items()}
+    session.all_reduce(tensor[:2000])
+    session.all_reduce(tensor)
+    assert {name: memory.data_ptr() for name, memory in scratch._held.items()} == held
+
+
+def test_scratch_grows() -> None:
+    """A larger request replaces the buffer; held bytes are counted."""
+    scratch = Scratch(torch.device("cpu"))
+    assert scratch.take("a", 10).numel() == 10
+    assert scratch.take("a", 30).numel() == 30
+    assert scratch.take("a", 5).numel() == 5
+    assert scratch.held_bytes == 30
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_mixed_tensors_are_refused() -> None:
+    """Unlike dtypes: both are named."""
+    session = init()
+    with pytest.raises(ConfigError, match=r"all_gather: input is torch\.float32 on cpu, output is torch\.bfloat16"):
+        session.all_gather(torch.empty(2, dtype=torch.bfloat16), torch.empty(2))
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_plan_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory) -> None:
+    """ZIPPLAN_PLAN names the file when the caller gives none; the argument wins."""
+    monkeypatch.setenv("ZIPPLAN_PLAN", f"{tmp_path}/absent.json")
+    with pytest.raises(PlanError, match=r"absent\.json"):
+        init()
+    assert init(plan_of_zipped()).plan is not None
+
+
+def test_without_a_process_group() -> None:
+    """init says what to call first."""
+    with pytest.raises(ConfigError, match="init_process_group"):
+        init(plan_of_zipped())
+
+
+def test_unknown_codec_parameters_are_refused() -> None:
+    """A plan of a newer version may hold parameters that this one does not know."""
+    with pytest.raises(PlanError, match="parameter 'slak' in the plan is unknown; did you mean slack"):
+        SlotCodec("window", {"slak": 16}, "bf16", 64)
+
+
+@pytest.mark.parametrize("collective", Collective)
+def test_every_collective_has_a_zipped_schedule(collective: Collective) -> None:
+    """The plan above covers what the session offers."""
+    assert collective in {entry.collective for entry in plan_of_zipped().entries}
