@@ -17,6 +17,8 @@ from zipplan.planner.topology.graph import to_networkx
 from zipplan.planner.topology.model import Gpu, Machine, ResolvedTransport
 from zipplan.planner.topology.node import PORT, NodeTemplate
 
+Numbers = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -151,21 +153,65 @@ class Cluster:
         from_, to = self.device_of(src), self.device_of(dst)
         if a == b:
             return self._inside(a, from_, to)
+        out, into, leave, enter = self._across(a, from_, b, to)
+        base = int(self._first[-1])
+        return (
+            *(int(self._first[a]) + edge for edge in leave),
+            *(base + edge for edge in self.fabric.route((a, out), (b, into))),
+            *(int(self._first[b]) + edge for edge in enter),
+        )
+
+    def paths(self, src: npt.NDArray[np.int64], dst: npt.NDArray[np.int64]) -> tuple[Numbers, Numbers]:
+        """The links of many paths at once: (links, owner), where path `owner[i]` (src[k] to dst[k]) crosses links[i].
+
+        Pairs that differ only in their nodes share their way inside the nodes, so a million paths take a second.
+        """
+        (a, from_), (b, to) = np.divmod(src, self.ranks_per_node), np.divmod(dst, self.ranks_per_node)
+        shape = (len(self.templates), len(self.templates), self.ranks_per_node, self.ranks_per_node, 2)
+        kinds = np.ravel_multi_index((self.template_of[a], self.template_of[b], from_, to, (a == b).astype(int)), shape)
+        _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
+        links, owner = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for number, example in enumerate(first):
+            pairs = np.flatnonzero(kind == number)
+            names = self.devices[from_[example]], self.devices[to[example]]
+            if a[example] == b[example]:
+                inside = self._template(a[example]).path(*names).edges
+                parts = [(self._first[a[pairs]], inside)]
+            else:
+                out, into, leave, enter = self._across(a[example], names[0], b[example], names[1])
+                parts = [(self._first[a[pairs]], leave), (self._first[b[pairs]], enter)]
+                middle, whose = self._routes(a[pairs], out, b[pairs], into)
+                links.append(middle)
+                owner.append(pairs[whose])
+            for base, edges in parts:
+                links.append((base[:, None] + np.array(edges, dtype=np.int64)).ravel())
+                owner.append(np.repeat(pairs, len(edges)))
+        return np.concatenate(links), np.concatenate(owner)
+
+    def _routes(self, a: Numbers, out: int, b: Numbers, into: int) -> tuple[Numbers, Numbers]:
+        """(links, owner) through the fabric from NIC `out` of nodes a[k] to NIC `into` of nodes b[k]."""
+        attached = [row[out] for row in self.fabric.attach] if self.fabric.by_destination else range(self.nodes)
+        start = {where: number for number, where in enumerate(dict.fromkeys(attached))}
+        starts = np.array([start[where] for where in attached], dtype=np.int64)
+        _, first, which = np.unique(starts[a] * self.nodes + b, return_index=True, return_inverse=True)
+        routes = [self.fabric.route((int(a[i]), out), (int(b[i]), into)) for i in first]
+        lengths = np.array([len(route) for route in routes], dtype=np.int64)
+        flat = np.array([edge for route in routes for edge in route], dtype=np.int64)
+        begin = (np.cumsum(lengths) - lengths)[which]
+        whose = np.repeat(np.arange(len(which)), lengths[which])
+        step = np.arange(len(whose)) - np.repeat(np.cumsum(lengths[which]) - lengths[which], lengths[which])
+        return int(self._first[-1]) + flat[begin[whose] + step], whose
+
+    def _across(self, a: int, from_: str, b: int, to: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+        """From a device of node a to one of node b: NIC positions (out, into), edges inside a, edges inside b."""
         near, far = self._template(a), self._template(b)
         exit_, entry = near.nic_of[from_], far.nic_of[to]
         out, into = near.nics.index(exit_), far.nics.index(entry)
         before: tuple[int, ...] = ()
         if self.machine.fabric.pxn and out != into and (proxy := self._proxy(a, from_, into)) is not None:
-            before, from_, exit_, out = self._inside(a, from_, proxy), proxy, near.nics[into], into
-        base = int(self._first[-1])
-        return (
-            *before,
-            *self._inside(a, from_, exit_),
-            int(self._first[a]) + near.port_out[exit_],
-            *(base + edge for edge in self.fabric.route((a, out), (b, into))),
-            int(self._first[b]) + far.port_in[entry],
-            *self._inside(b, entry, to),
-        )
+            before, from_, exit_, out = near.path(from_, proxy).edges, proxy, near.nics[into], into
+        leave = (*before, *near.path(from_, exit_).edges, near.port_out[exit_])
+        return out, into, leave, (far.port_in[entry], *far.path(entry, to).edges)
 
     def label(self, src: int, dst: int) -> str:
         """Path class as NCCL names it: LOC, NVL, NVB, PIX, PXB, PHB, SYS, PXN or NET."""

@@ -31,7 +31,9 @@ class Switches:
     """The built fabric. `edges`: directed links between switches; `attach[node][position]`: the switch of a NIC."""
 
     def __init__(self, fabric: Fabric, ports: Ports, overrides: Sequence[Override] = ()) -> None:
-        self.kind, self.routing = fabric.kind, fabric.routing
+        self.kind = fabric.kind
+        self.by_destination = fabric.routing == "modulo"
+        """Whether a route depends on the switch where it starts and the NIC where it ends, and on nothing else."""
         self._latency = fabric.latency if fabric.latency is not None else link_facts("fabric").latency
         build = {
             "none": self._none,
@@ -188,7 +190,7 @@ class Switches:
         cost, best = self._towards(target)
         if here not in cost:
             raise TopologyError(f"no way from node {src[0]} ({here}) to node {dst[0]} ({target}) through the fabric")
-        key = self._port_number(dst) if self.routing == "modulo" else zlib.crc32(repr((src, dst)).encode())
+        key = self._port_number(dst) if self.by_destination else zlib.crc32(repr((src, dst)).encode())
         edges = []
         while here != target:
             choice = best[here]
