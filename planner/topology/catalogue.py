@@ -29,6 +29,7 @@ class GpuFacts:
     efficiency: float
     nvls: bool
     aliases: tuple[str, ...]
+    pci_ids: tuple[str, ...]
     source: str
 
 
@@ -75,6 +76,7 @@ def gpus() -> dict[str, GpuFacts]:
             efficiency=row["efficiency"],
             nvls=row.get("nvls", False),
             aliases=tuple(row.get("aliases", ())),
+            pci_ids=tuple(row.get("pci_ids", ())),
             source=row["source"],
         )
         for name, row in _catalogue()["gpu"].items()
@@ -86,6 +88,12 @@ def find_gpu(model: str) -> GpuFacts | None:
     """The entry of a GPU model or alias, upper or lower case; None when there is none."""
     wanted = model.upper().removeprefix("NVIDIA").strip(" -").replace(" ", "-")
     return next((facts for facts in gpus().values() if wanted in (facts.name.upper(), *facts.aliases)), None)
+
+
+@cache
+def gpu_by_pci_id(device: str) -> GpuFacts | None:
+    """The entry of a PCI device id such as '20b0' (0x20b0 in XML)."""
+    return next((facts for facts in gpus().values() if device.lower().removeprefix("0x") in facts.pci_ids), None)
 
 
 def gpu_facts(model: str) -> GpuFacts:

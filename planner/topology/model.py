@@ -2,7 +2,8 @@
 
 A machine is one or more node templates, a fabric that joins their NICs, and a transport. Everything inside a node is a
 row of links between named devices; the prefix of a name says what the device is (gpu, rank, nic, cpu, pci, nvswitch,
-memory). Unknown keys are refused, numbers with a unit are strings, and every table that brings a number names a source.
+memory; hub is what joins more than two CPU groups). Unknown keys are refused, numbers with a unit are strings, and
+every table that brings a number names a source.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from zipplan.planner.topology.catalogue import (
 )
 from zipplan.planner.units import parse_bandwidth, parse_time
 
-DEVICES = ("gpu", "rank", "nic", "cpu", "pci", "nvswitch", "memory")
+DEVICES = ("gpu", "rank", "nic", "cpu", "pci", "nvswitch", "memory", "hub")
 LINK_KINDS = ("nvlink", "xgmi", "c2c", "pcie", "cpu", "loopback")
 
 LinkKind = Literal["nvlink", "xgmi", "c2c", "pcie", "cpu", "loopback"]

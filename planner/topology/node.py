@@ -89,7 +89,7 @@ class NodeTemplate:
             return Path(below, "PIX" if len(below) <= 2 else "PXB")
         else:
             for kinds in ({"pcie", "c2c", "loopback"}, {"pcie", "c2c", "loopback", "cpu"}):
-                host = self._shortest(src, dst, kinds, {"pci", "cpu", "memory"})
+                host = self._shortest(src, dst, kinds, {"pci", "cpu", "hub", "memory"})
                 if host is not None:
                     return Path(host, self._host_label(host))
         raise TopologyError(
@@ -103,7 +103,7 @@ class NodeTemplate:
 
     def _staged(self, src: str, dst: str) -> tuple[int, ...] | None:
         """Without peer-to-peer every byte is written to host memory near the sender and read from there."""
-        kinds, transit = {"pcie", "c2c", "cpu"}, {"pci", "cpu"}
+        kinds, transit = {"pcie", "c2c", "cpu"}, {"pci", "cpu", "hub"}
         best: tuple[int, str, tuple[int, ...], tuple[int, ...]] | None = None
         for cpu in (d for d in self.devices if kind_of(d) == "cpu"):
             up, down = self._shortest(src, cpu, kinds, transit), self._shortest(cpu, dst, kinds, transit)

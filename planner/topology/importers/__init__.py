@@ -6,11 +6,25 @@ import re
 
 from zipplan.planner.errors import TopologyError
 from zipplan.planner.topology.importers.common import Imported, clean
+from zipplan.planner.topology.importers.ib import (
+    import_iblinkinfo,
+    import_ibnetdiscover,
+    is_iblinkinfo,
+    is_ibnetdiscover,
+)
+from zipplan.planner.topology.importers.ncclxml import import_xml, is_xml
+from zipplan.planner.topology.importers.rocm import import_rocm, is_rocm
 from zipplan.planner.topology.importers.smi import import_smi, is_smi
 
 __all__ = ["Imported", "import_text", "looks_importable"]
 
-_FORMATS = ((is_smi, import_smi),)
+_FORMATS = (
+    (is_xml, import_xml),
+    (is_ibnetdiscover, import_ibnetdiscover),
+    (is_iblinkinfo, import_iblinkinfo),
+    (is_rocm, import_rocm),
+    (is_smi, import_smi),
+)
 
 
 def looks_importable(text: str) -> bool:

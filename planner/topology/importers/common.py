@@ -50,6 +50,11 @@ def source_of(lines: list[str], where: str, tool: str) -> str:
         match = re.search(r"source:\s*(.+?)(?:-->)?\s*$", line)
         if match:
             return match[1].strip()
+    return told_by(tool, where)
+
+
+def told_by(tool: str, where: str) -> str:
+    """'nvidia-smi topo -m, node.txt': the source of what an importer writes."""
     return f"{tool}, file {where.rsplit('/', 1)[-1]}"
 
 

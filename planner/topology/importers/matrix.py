@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from zipplan.planner.errors import TopologyError
+from zipplan.planner.topology.importers.common import Notes
 
 _AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA Affinity")
 _GPU = re.compile(r"GPU\d+$")
@@ -103,3 +105,24 @@ def _row(
     else:
         rest = words[len(columns) :]
     matrix.extra[name] = dict(zip(affinities, rest, strict=False))
+
+
+def fill_hidden(matrix: Matrix, where: str, notes: Notes) -> None:
+    """Pairs of GPUs whose rows are both missing: filled only when every visible pair says the same."""
+    hidden = [(a, b) for a, b in combinations(matrix.gpus, 2) if matrix.get(a, b) is None]
+    missing = [g for g in matrix.gpus if g not in matrix.rows]
+    if missing:
+        notes.warnings.append(f"rows missing: {', '.join(missing)}; the other rows were mirrored")
+    if not hidden:
+        return
+    seen = {t for (a, b), t in matrix.cells.items() if a != b and a in matrix.gpus and b in matrix.gpus}
+    if len(seen) != 1:
+        a, b = hidden[0]
+        raise TopologyError(
+            f"{where}: rows {', '.join(missing)} are missing and nothing tells how {a} and {b} are joined "
+            f"({len(hidden)} such pairs; visible pairs differ: {', '.join(sorted(seen))}); paste the whole matrix"
+        )
+    label = seen.pop()
+    for pair in hidden:
+        matrix.cells[pair] = label
+    notes.assumed.append(f"{len(hidden)} hidden GPU pairs are {label}, like every visible pair")

@@ -15,9 +15,11 @@ from zipplan.planner.topology.importers.common import (
     finish,
     numbers,
     source_of,
+    told_by,
     unknown_token,
 )
-from zipplan.planner.topology.importers.matrix import Matrix, header_of, parse_matrix
+from zipplan.planner.topology.importers.matrix import Matrix, fill_hidden, header_of, parse_matrix
+from zipplan.planner.topology.importers.rows import host_links, nic_source, pack, pack_ports
 
 TOOL = "nvidia-smi topo -m"
 PCI_LABELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -37,7 +39,7 @@ def import_smi(lines: list[str], *, name: str, where: str, gpu: str | None = Non
     notes = Notes()
     matrix = parse_matrix(lines, where)
     _check_tokens(matrix, where, notes)
-    _fill_hidden(matrix, where, notes)
+    fill_hidden(matrix, where, notes)
     facts = choose_gpu(gpu, *_guess(matrix, lines), where, notes)
     gpus = matrix.gpus
     index = {device: f"gpu{i}" for i, device in enumerate(gpus)}
@@ -48,9 +50,8 @@ def import_smi(lines: list[str], *, name: str, where: str, gpu: str | None = Non
     rows = _nvlink_rows(matrix, facts, index, notes)
     rows += _pcie_rows(matrix, index, notes)
     used, idle = _choose_nics(matrix, nics, notes)
-    source = f"adapter of the reference node with {facts.name}: {facts.source.split(' ')[0]}"
     ports = [
-        {"name": index[n], "bandwidth": facts.nic_text, "source": f"assumed: {source}", **_idle(idle.get(n))}
+        {"name": index[n], "bandwidth": facts.nic_text, "source": f"assumed: {nic_source(facts)}", **_idle(idle.get(n))}
         for n in nics
     ]
     if nics:
@@ -70,7 +71,7 @@ def import_smi(lines: list[str], *, name: str, where: str, gpu: str | None = Non
         "summary": f"{len(gpus)} x {facts.name}, imported from {TOOL}",
         "source": source_of(lines, where, TOOL),
         "gpu": {"model": facts.name},
-        "node": [{"ranks": len(gpus), "source": f"{TOOL}: {where}", "link": rows, "nic": ports}],
+        "node": [{"ranks": len(gpus), "source": told_by(TOOL, where), "link": rows, "nic": pack_ports(ports)}],
     }
     if used:
         data["fabric"] = {"kind": "switch", "source": "assumed: all NICs on one non-blocking switch"}
@@ -111,27 +112,6 @@ def _check_tokens(matrix: Matrix, where: str, notes: Notes) -> None:
     if untold:
         notes.unknown.append(f"N/A entries: {', '.join(untold)}")
         notes.assumed.append("N/A entries count as SYS, the slowest class")
-
-
-def _fill_hidden(matrix: Matrix, where: str, notes: Notes) -> None:
-    """Pairs of GPUs whose rows are both missing: filled only when every visible pair says the same."""
-    hidden = [(a, b) for a, b in combinations(matrix.gpus, 2) if matrix.get(a, b) is None]
-    missing = [g for g in matrix.gpus if g not in matrix.rows]
-    if missing:
-        notes.warnings.append(f"rows missing: {', '.join(missing)}; the other rows were mirrored")
-    if not hidden:
-        return
-    seen = {t for (a, b), t in matrix.cells.items() if a != b and a in matrix.gpus and b in matrix.gpus}
-    if len(seen) != 1:
-        a, b = hidden[0]
-        raise TopologyError(
-            f"{where}: rows {', '.join(missing)} are missing and nothing tells how {a} and {b} are joined "
-            f"({len(hidden)} such pairs; visible pairs differ: {', '.join(sorted(seen))}); paste the whole matrix"
-        )
-    label = seen.pop()
-    for pair in hidden:
-        matrix.cells[pair] = label
-    notes.assumed.append(f"{len(hidden)} hidden GPU pairs are {label}, like every visible pair")
 
 
 def _guess(matrix: Matrix, lines: list[str]) -> tuple[str | None, str]:
@@ -238,25 +218,6 @@ def _pcie_rows(matrix: Matrix, index: dict[str, str], notes: Notes) -> list[dict
             f"{len(hosts)} CPU groups, 16 GB/s each way between groups (NCCL's figure for AMD sockets)"
         )
     return rows
-
-
-def host_links(count: int) -> list[dict[str, Any]]:
-    """Rows between CPU groups: one link for two, a star for more (each group has one link's worth towards the rest)."""
-    if count == 2:
-        return [{"a": "cpu0", "b": "cpu1", "kind": "cpu"}]
-    return [{"a": f"cpu{numbers(list(range(count)))}", "b": f"cpu{count}", "kind": "cpu"}] if count > 2 else []
-
-
-def pack(ends: list[tuple[str, str]], common: dict[str, Any]) -> list[dict[str, Any]]:
-    """Pairs of devices as few rows: one per combination of device kinds."""
-    grouped: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for a, b in ends:
-        kinds = (a.rstrip("0123456789"), b.rstrip("0123456789"))
-        grouped.setdefault(kinds, []).append((int(a[len(kinds[0]) :]), int(b[len(kinds[1]) :])))
-    return [
-        {"a": left + numbers([p[0] for p in pairs]), "b": right + numbers([p[1] for p in pairs]), **common}
-        for (left, right), pairs in grouped.items()
-    ]
 
 
 def _home(matrix: Matrix, device: str) -> str | None:

@@ -1,0 +1,322 @@
+"""NCCL and RCCL topology XML: CPUs, the PCIe tree, GPUs with NVLink, xGMI or NVSwitch counts, NICs with speeds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from zipplan.planner.errors import TopologyError
+from zipplan.planner.topology.catalogue import GpuFacts, find_gpu, gpu_by_pci_id, pcie_bandwidth
+from zipplan.planner.topology.exact import exact_rate
+from zipplan.planner.topology.importers.common import Imported, Notes, choose_gpu, finish, numbers, source_of, told_by
+from zipplan.planner.topology.importers.rows import host_links, nic_source, pack, pack_ports, rule_out
+from zipplan.planner.topology.importers.xmltree import Element, parse_xml
+
+TOOL = "NCCL topology XML"
+_GENERATION = {8.0: "3", 16.0: "4", 32.0: "5", 64.0: "6"}
+_BY_SM = {"70": "V100"}
+_EFA = {"efa0": "100Gb/s", "efa1": "100Gb/s"}
+"""Amazon EFA device ids of known rate: https://github.com/aws/aws-ofi-nccl/tree/master/topology (p4d, p5)."""
+_CPU_RATE = {
+    ("GenuineIntel", 79): ("6GB/s", "Broadwell"),
+    ("GenuineIntel", 85): ("10GB/s", "Skylake"),
+    ("GenuineIntel", 106): ("10GB/s", "Ice Lake, counted as Skylake"),
+    ("GenuineIntel", 143): ("22GB/s", "Sapphire Rapids"),
+    ("GenuineIntel", 207): ("40GB/s", "Emerald Rapids"),
+}
+"""NCCL's rates between sockets by vendor and model id, https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.h"""
+
+
+@dataclass
+class _Found:
+    """What the walk over the tree collects."""
+
+    gpus: list[tuple[Element, Element | None, str]] = field(default_factory=list)  # pci, gpu, device above
+    nics: list[tuple[Element, Element | None, str]] = field(default_factory=list)  # pci, net, device above
+    links: list[tuple[str, str, Element]] = field(default_factory=list)  # below, above, pci element
+    busids: dict[str, int] = field(default_factory=dict)
+    switches: int = 0
+    others: Counter[str] = field(default_factory=Counter)
+
+
+def is_xml(lines: list[str]) -> bool:
+    """Starts with a tag."""
+    first = next((line for line in lines if line.strip()), "")
+    return first.lstrip().startswith("<")
+
+
+def import_xml(lines: list[str], *, name: str, where: str, gpu: str | None = None) -> Imported:
+    """Text → Machine. A missing required attribute, a doubled bus id or no GPU at all is a TopologyError."""
+    root = parse_xml("\n".join(lines), where, "system")
+    root.need("version", where)
+    notes, found = Notes(), _Found()
+    cpus = [child for child in root.children if child.tag == "cpu"]
+    if not cpus:
+        raise TopologyError(f"{where}: line {root.line}: <system> without any <cpu>")
+    for cpu in cpus:
+        _cpu(cpu, where)
+    ids = [cpu.whole("numaid", where) for cpu in cpus]
+    for number, cpu in enumerate(cpus):
+        if ids.count(ids[number]) > 1 and ids[number] >= 0 and "host_hash" not in cpu.attributes:
+            raise TopologyError(f"{where}: line {cpu.line}: <cpu> numaid={ids[number]} appears twice")
+        for child in cpu.children:
+            _walk(child, f"cpu{number}", found, where)
+    if not found.gpus:
+        raise TopologyError(f"{where}: no GPU in it (no <gpu>, no <pci> of class 0x03 or 0x12)")
+    found.gpus = _in_rank_order(found.gpus, where)
+    facts = _model(found, gpu, where, notes)
+    notes.read.append(
+        f"{len(cpus)} CPUs, {found.switches} PCIe switches and bridges, {len(found.gpus)} GPUs, {len(found.nics)} NICs"
+    )
+    rows = _fast_rows(found, facts, where, notes)
+    rows += _pcie_rows(found, facts, notes)
+    rows += _socket_rows(cpus, notes)
+    ports = _ports(found, facts, where, notes)
+    data: dict[str, Any] = {
+        "schema": 1,
+        "name": name,
+        "summary": f"{len(found.gpus)} x {facts.name}, imported from {TOOL}",
+        "source": source_of(lines, where, TOOL),
+        "gpu": {"model": facts.name},
+        "node": [{"ranks": len(found.gpus), "source": told_by(TOOL, where), "link": rows, "nic": pack_ports(ports)}],
+    }
+    if any(p.get("use", True) for p in ports):
+        data["fabric"] = {"kind": "switch", "source": "assumed: all NICs on one non-blocking switch"}
+        notes.assumed.append("with --nodes: all NICs on one non-blocking switch (edit [fabric], or give a fabric file)")
+    else:
+        notes.unknown.append("NICs: the file has none, so this describes one node only")
+    return finish(data, where, TOOL, notes, _labels(found, ports))
+
+
+def _cpu(cpu: Element, where: str) -> None:
+    cpu.whole("numaid", where)
+    if cpu.need("arch", where) == "x86_64":
+        cpu.need("vendor", where)
+
+
+def _walk(element: Element, above: str, found: _Found, where: str) -> None:
+    if element.tag == "nic":  # a NIC straight below a CPU: NCCL writes this when it has no PCI path
+        found.nics += [(element, net, above) for net in element.children if net.tag == "net"]
+        return
+    if element.tag != "pci":
+        found.others[element.tag] += 1
+        return
+    busid = element.need("busid", where)
+    if busid in found.busids:
+        raise TopologyError(
+            f"{where}: line {element.line}: <pci> busid={busid} is already on line {found.busids[busid]}",
+            line=element.line,
+            element="pci",
+            attribute="busid",
+        )
+    found.busids[busid] = element.line
+    kind = element.need("class", where).lower()
+    gpu = next((c for c in element.children if c.tag == "gpu"), None)
+    nic = next((c for c in element.children if c.tag == "nic"), None)
+    if gpu is not None or kind.startswith(("0x03", "0x12")):
+        found.gpus.append((element, gpu, above))
+    elif nic is not None or kind.startswith("0x02"):
+        nets = [c for c in nic.children if c.tag == "net"] if nic else []
+        found.nics += [(element, net, above) for net in nets] or [(element, None, above)]
+    elif kind.startswith("0x0604") or any(c.tag == "pci" for c in element.children):
+        here = f"pci{found.switches}"
+        found.switches += 1
+        found.links.append((here, above, element))
+        for child in element.children:
+            _walk(child, here, found, where)
+    else:
+        found.others[f"pci class {kind}"] += 1
+
+
+def _in_rank_order(
+    gpus: list[tuple[Element, Element | None, str]], where: str
+) -> list[tuple[Element, Element | None, str]]:
+    """By `dev` of <gpu> when all have one, else in file order."""
+    devs = [g.whole("dev", where) for _, g, _ in gpus if g is not None and "dev" in g.attributes]
+    if len(devs) != len(gpus):
+        return gpus
+    if len(set(devs)) < len(devs):
+        twice = next(d for d in devs if devs.count(d) > 1)
+        lines = [g.line for (_, g, _), d in zip(gpus, devs, strict=True) if d == twice and g is not None]
+        raise TopologyError(f"{where}: line {lines[1]}: <gpu> dev={twice} is already on line {lines[0]}")
+    return [g for _, g in sorted(zip(devs, gpus, strict=True), key=lambda pair: pair[0])]
+
+
+def _model(found: _Found, gpu: str | None, where: str, notes: Notes) -> GpuFacts:
+    models = set()
+    for pci, element, _ in found.gpus:
+        by_id = gpu_by_pci_id(pci.attributes.get("device", ""))
+        gcn = element.attributes.get("gcn", "") if element else ""
+        sm = element.attributes.get("sm", "") if element and not gcn else ""
+        facts = by_id or find_gpu(gcn) or find_gpu(_BY_SM.get(sm, ""))
+        models.add(facts.name if facts else f"device {pci.attributes.get('device') or 'unknown'}, sm {sm or 'unknown'}")
+    if len(models) > 1:
+        notes.warnings.append(f"GPUs differ: {', '.join(sorted(models))}; one model is used for all")
+    told = sorted(models)[0]
+    return choose_gpu(gpu, told if find_gpu(told) else None, "PCI device id or gcn in the XML", where, notes)
+
+
+def _fast_rows(found: _Found, facts: GpuFacts, where: str, notes: Notes) -> list[dict[str, Any]]:
+    """NVLink, xGMI and NVSwitch rows from the children of <gpu>."""
+    number = {pci.attributes["busid"].lower(): i for i, (pci, _, _) in enumerate(found.gpus)}
+    direct: dict[tuple[int, int], tuple[str, int, int]] = {}
+    to_switch: Counter[int] = Counter()
+    for index, (_, gpu, _) in enumerate(found.gpus):
+        for link in gpu.children if gpu else ():
+            if link.tag not in ("nvlink", "xgmi"):
+                continue
+            target, count = link.need("target", where).lower(), link.whole("count", where)
+            if count < 1:
+                raise TopologyError(f"{where}: line {link.line}: <{link.tag}> count={count}; expected 1 or more")
+            if link.need("tclass", where).lower().startswith("0x0680") or target.startswith("fffffff"):
+                to_switch[index] += count
+            elif target not in number:
+                raise TopologyError(f"{where}: line {link.line}: <{link.tag}> target={target} is no GPU of this file")
+            else:
+                _, before, _ = direct.get((index, number[target]), ("", 0, 0))
+                direct[index, number[target]] = (link.tag, before + count, link.line)
+    for (a, b), (tag, count, line) in direct.items():
+        back = direct.get((b, a), (tag, 0, line))
+        if back[1] != count:
+            raise TopologyError(
+                f"{where}: line {line}: <{tag}> from gpu{a} to gpu{b} has count {count}, the way back {back[1]} "
+                f"(line {back[2]})"
+            )
+    rows: list[dict[str, Any]] = []
+    rate: dict[str, Any] = {}
+    if facts.lane is None and (direct or to_switch):
+        rate = {"bandwidth": "25GB/s", "source": "assumed: the catalogue has no link rate for this GPU"}
+    groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for (a, b), (tag, count, _) in sorted(direct.items()):
+        if a < b:
+            groups.setdefault((tag, count), []).append((a, b))
+    for (tag, count), pairs in sorted(groups.items()):
+        left, right = (numbers([p[i] for p in pairs]) for i in (0, 1))
+        rows.append({"a": f"gpu{left}", "b": f"gpu{right}", "kind": tag, "lanes": count, **rate})
+    for count in sorted(set(to_switch.values()), reverse=True):
+        members = [i for i in sorted(to_switch) if to_switch[i] == count]
+        rows.append({"a": f"gpu{numbers(members)}", "b": "nvswitch0", "kind": "nvlink", "lanes": count, **rate})
+    if direct:
+        notes.read.append(
+            f"{len(direct) // 2} GPU pairs joined by {', '.join(sorted({t for t, _, _ in direct.values()}))}"
+        )
+    if to_switch:
+        notes.read.append(
+            f"NVSwitch: {len(to_switch)} GPUs with {', '.join(map(str, sorted(set(to_switch.values()))))} links"
+        )
+    if not rows and facts.lanes:
+        notes.unknown.append(
+            "NVLink or xGMI: the file has no such elements (NCCL asks the driver for them), so only PCIe is here; "
+            "add [[node.link]] rows, or import the matrix of the machine instead"
+        )
+    return rows
+
+
+def _pcie_rows(found: _Found, facts: GpuFacts, notes: Notes) -> list[dict[str, Any]]:
+    ends: dict[str | None, list[tuple[str, str]]] = {}
+    missing = 0
+    links = list(found.links)
+    links += [(f"gpu{i}", above, pci) for i, (pci, _, above) in enumerate(found.gpus)]
+    links += [(f"nic{i}", above, pci) for i, (pci, _, above) in enumerate(found.nics)]
+    for below, above, pci in links:
+        told = _rate(pci)
+        missing += told is None
+        default = told is None or told == pcie_bandwidth(facts.pcie)
+        ends.setdefault(None if default else exact_rate(told or 0), []).append((below, above))
+    if missing:
+        notes.assumed.append(f"{missing} PCIe links without speed or width count as PCIe {facts.pcie}.0 x16")
+    rows = []
+    for rate, pairs in ends.items():
+        own = {"bandwidth": rate, "source": "link_speed x link_width in the XML"} if rate else {}
+        rows += pack(pairs, {"kind": "pcie", **own})
+    return rows
+
+
+def _rate(pci: Element) -> int | None:
+    """Bytes/s from link_speed and link_width; None when either is missing, empty or 0."""
+    speed = re.match(r"\s*([0-9.]+)\s*GT/s", pci.attributes.get("link_speed", ""))
+    width = pci.attributes.get("link_width", "").strip()
+    if not speed or not width.isdigit() or int(width) == 0:
+        return None
+    transfer = float(speed[1])
+    if transfer in _GENERATION:
+        return pcie_bandwidth(_GENERATION[transfer]) * int(width) // 16
+    return int(transfer * 1e9 * 0.8 / 8) * int(width) if transfer < 8 else None  # generations 1 and 2: 8 of 10 bits
+
+
+def _socket_rows(cpus: list[Element], notes: Notes) -> list[dict[str, Any]]:
+    rows = host_links(len(cpus))
+    if not rows:
+        return rows
+    first = cpus[0].attributes
+    model = first.get("modelid", "")
+    known = _CPU_RATE.get((first.get("vendor", ""), int(model) if model.isdigit() else -1))
+    if known:
+        source = f"NCCL's rate between {known[1]} sockets, https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.h"
+        rows[0] |= {"bandwidth": known[0], "source": source}
+        notes.read.append(f"CPU {first.get('vendor')} model {model}: {known[1]}, {known[0]} between sockets")
+    else:
+        notes.assumed.append("16 GB/s each way between CPUs (NCCL's figure for AMD)")
+    return rows
+
+
+def _ports(found: _Found, facts: GpuFacts, where: str, notes: Notes) -> list[dict[str, Any]]:
+    ports: list[dict[str, Any]] = []
+    assumed = 0
+    for index, (pci, net, _) in enumerate(found.nics):
+        speed = net.whole("speed", where, default=0) if net is not None else 0
+        efa = _EFA.get(pci.attributes.get("device", "").removeprefix("0x"))
+        if speed > 0:
+            rate, source = f"{speed / 1000:g}Gb/s", "net speed in the XML"
+        elif efa:
+            rate, source = efa, "Amazon EFA by device id, https://github.com/aws/aws-ofi-nccl/tree/master/topology"
+        else:
+            rate, source, assumed = facts.nic_text, f"assumed: {nic_source(facts)}", assumed + 1
+        name = net.attributes.get("name", "") if net is not None else pci.attributes.get("busid", "")
+        ports.append({"name": f"nic{index}", "bandwidth": rate, "source": source, "_name": name})
+    if assumed:
+        notes.assumed.append(f"{assumed} NICs without a speed run at {facts.nic_text} ({facts.name} reference node)")
+    if ports:
+        notes.read.append("NIC names: " + ", ".join(f"{p['name']} = {p['_name']}" for p in ports))
+    rule_out(ports, notes)
+    return ports
+
+
+def _labels(found: _Found, ports: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """Path class of each pair as the tree has it (PIX, PXB, PHB, SYS), or NV<count>, XGMI."""
+    above: dict[str, str] = {below: up for below, up, _ in found.links}
+    above |= {f"gpu{i}": up for i, (_, _, up) in enumerate(found.gpus)}
+    above |= {f"nic{i}": up for i, (_, _, up) in enumerate(found.nics)}
+    number = {pci.attributes["busid"].lower(): i for i, (pci, _, _) in enumerate(found.gpus)}
+    fast: dict[tuple[int, int], str] = {}
+    for i, (_, gpu, _) in enumerate(found.gpus):
+        for link in gpu.children if gpu else ():
+            j = number.get(link.attributes.get("target", "").lower())
+            if link.tag in ("nvlink", "xgmi") and j is not None:
+                fast[i, j] = f"NV{link.attributes['count']}" if link.tag == "nvlink" else "XGMI"
+
+    def chain(device: str) -> list[str]:
+        out = []
+        while device in above:
+            device = above[device]
+            out.append(device)
+        return out
+
+    devices = [f"gpu{i}" for i in range(len(found.gpus))] + [p["name"] for p in ports]
+    labels = {}
+    for i, a in enumerate(devices):
+        for b in devices[i + 1 :]:
+            if a[:3] == b[:3] == "gpu" and (int(a[3:]), int(b[3:])) in fast:
+                labels[a, b] = fast[int(a[3:]), int(b[3:])]
+                continue
+            up, other = chain(a), chain(b)
+            common = next((d for d in up if d in other), None)
+            if common is None:
+                labels[a, b] = "SYS"
+            elif common.startswith("cpu"):
+                labels[a, b] = "PHB"
+            else:
+                labels[a, b] = "PIX" if up.index(common) + other.index(common) == 0 else "PXB"
+    return labels
