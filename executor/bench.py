@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -36,7 +37,11 @@ EXAMPLE = "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan plan.jso
 @click.option("--topology", metavar="T", help="This machine (shipped name or file); refuse a plan made for another.")
 @click.option("--check/--no-check", default=True, show_default=True, help="Compare the bits of every result.")
 @click.option(
-    "--backend", type=click.Choice(["gloo", "nccl"]), help="Transport.  [default: nccl if every rank has a GPU]"
+    "--backend",
+    type=click.Choice(["gloo", "nccl"]),
+    default="gloo",
+    show_default=True,
+    help="Transport; tensors on GPUs (nccl) have no codec yet: what the plan compresses runs natively, counted.",
 )
 @click.option("--timeout", type=click.IntRange(1), default=60, show_default=True, help="Seconds before a hang ends.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout of rank 0, nothing else there.")
@@ -51,7 +56,18 @@ def bench(**options: Any) -> int:
         )
     sizes = list(read_sizes(options["begin"], options["end"], options["factor"]))
     need_torch()
-    return _run(options, sizes)
+    try:
+        return _run(options, sizes)
+    except RuntimeError as error:  # torch.distributed's own errors are of this kind
+        raise TransportFailed("start-up", error) from error
+
+
+class TransportFailed(Exception):
+    """A collective that began and did not end well; says which, and the transport's first sentence about it."""
+
+    def __init__(self, what: str, error: RuntimeError) -> None:
+        said = re.sub(r"^\[[^]]*\] ", "", str(error)).split(". ")[0].splitlines()[0]
+        super().__init__(f"{what} failed: {said}; another rank may have ended or stalled first, see what it says")
 
 
 def read_sizes(begin: str | None, end: str | None, factor: int) -> Iterator[int]:
@@ -76,12 +92,13 @@ def _run(options: dict[str, Any], sizes: list[int]) -> int:
 
     timeout = timedelta(seconds=options["timeout"])
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    backend = options["backend"] or ("nccl" if torch.cuda.device_count() >= here else "gloo")
-    device = torch.device("cuda", local) if backend == "nccl" else torch.device("cpu")
-    if backend == "nccl":
+    device = torch.device("cpu")
+    if options["backend"] == "nccl":
+        if torch.cuda.device_count() <= local:
+            raise ConfigError(f"--backend nccl needs a GPU for each rank; found {torch.cuda.device_count()}: use gloo")
+        device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=timeout)
+    dist.init_process_group(options["backend"], timeout=timeout)
     try:
         try:
             session = init(
@@ -121,10 +138,14 @@ def _measure(session: Session, device: Any, sizes: list[int], options: dict[str,
     with Progress(console=Console(stderr=True), transient=True, disable=not (first and sys.stderr.isatty())) as bar:
         task = bar.add_task("", total=len(work))
         for entry, size in work:
-            bar.update(task, description=f"{entry.collective} {entry.dtype} {format_size(size)}")
+            what = f"{entry.collective} {entry.dtype} {format_size(size)}"
+            bar.update(task, description=what)
             # The transport's own timeout ends a collective that hangs; this ends a rank that hangs anywhere else.
             faulthandler.dump_traceback_later(10 * options["timeout"], exit=True)
-            rows.append(run.row(entry.collective, entry.dtype, size))
+            try:
+                rows.append(run.row(entry.collective, entry.dtype, size))
+            except RuntimeError as error:  # what the transport raises when a peer ended or a timeout passed
+                raise TransportFailed(what, error) from error
             bar.advance(task)
     return rows
 
@@ -158,10 +179,8 @@ def main() -> None:
     except (ZipplanError, ImportError) as error:
         _say(str(error))
         code = 2
-    except (RuntimeError, MemoryError) as error:
-        # What the transport raises when a peer ended or a collective passed its timeout.
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        _say(f"a collective failed: {first_line}; see what the other ranks say, one of them may have ended first")
+    except TransportFailed as error:
+        _say(str(error))
         code = 1
     sys.exit(code)
 

@@ -38,6 +38,7 @@ class Row:
     planned_min_us: float
     predicted_us: float | None
     ratio: float
+    expected_ratio: float
     wire_bytes: int
     algbw_GBps: float
     busbw_GBps: float
@@ -87,6 +88,7 @@ class Bench:
             planned_min_us=min(planned_ns) / 1e3,
             predicted_us=predicted,
             ratio=raw / encoded if encoded else 1.0,
+            expected_ratio=1.0 if isinstance(choice, str) else choice.expected_ratio,
             wire_bytes=wire,
             algbw_GBps=bandwidth,
             busbw_GBps=bandwidth * bus_factor(collective, self.session.ranks),
