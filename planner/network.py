@@ -15,8 +15,11 @@ import simpy
 from numpy.typing import NDArray
 
 from zipplan.planner.errors import SimulationError
+from zipplan.planner.fold import Fold, Ints, fold
 from zipplan.planner.units import PS_PER_SECOND
 
+FOLD_FROM = 5000
+"""Flows from which folding is worth its own time: as long as it takes to share 5,000 flows some ten times."""
 _ROUNDING = 1e-15  # relative error of one quotient in float64, a few 2⁻⁵³
 _DRIFT = 1e-12  # the same after thousands of changes of rate: 0.01 ps in a transfer of 10 ms
 
@@ -28,19 +31,29 @@ def delay(env: simpy.Environment, ps: float) -> simpy.events.Timeout:
     return env.timeout(math.ceil(ps))
 
 
-@dataclass(frozen=True, slots=True)
 class Paths:
-    """The ways of a set of flows, flattened: entry i says that flow `owner[i]` crosses link `links[i]`."""
+    """The ways of a set of flows, flattened: entry i says that flow `owner[i]` crosses link `links[i]`.
 
-    links: NDArray[np.int64]
-    owner: NDArray[np.int64]
-    count: int
+    `kind` tells flows apart that are given unlike sizes; it is what lets many flows be folded into few.
+    """
+
+    def __init__(self, links: Ints, owner: Ints, kind: Ints) -> None:
+        self.links, self.owner, self.kind = links, owner, kind
+        self.count = len(kind)
+        self._fold: Fold | None = None
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[int]]) -> Paths:
-        """From link indices per flow."""
+        """From link indices per flow; flows may have any sizes."""
         flat = np.fromiter((link for path in paths for link in path), dtype=np.int64)
-        return cls(flat, np.repeat(np.arange(len(paths)), [len(path) for path in paths]), len(paths))
+        flows = np.arange(len(paths))
+        return cls(flat, np.repeat(flows, [len(path) for path in paths]), flows)
+
+    def folded(self, capacity: NDArray[np.float64]) -> Fold:
+        """The classes of these flows on links of this capacity, found once."""
+        if self._fold is None:
+            self._fold = fold(self.links, self.owner, self.kind, capacity)
+        return self._fold
 
 
 @dataclass(slots=True)
@@ -51,6 +64,7 @@ class Transfer:
     remaining: NDArray[np.float64]  # bytes by flow
     done: simpy.Event
     rates: NDArray[np.float64]  # bytes per ps by flow
+    alike: bool = True  # flows of one class have always had equal rates
 
     def moving(self) -> NDArray[np.bool_]:
         """Which entries of `paths` belong to flows that have bytes left."""
@@ -73,7 +87,7 @@ class Network:
 
     def transfer(self, paths: Paths, sizes: NDArray[np.float64]) -> simpy.Event:
         """Start one flow of `sizes[i]` bytes along each path; the event fires when the last byte has left."""
-        np.add.at(self.bytes, paths.links, sizes[paths.owner])
+        self.bytes += np.bincount(paths.links, sizes[paths.owner], len(self.bytes))
         self._advance()
         started = Transfer(paths, sizes.astype(np.float64), self.env.event(), np.zeros(paths.count))
         self._active.append(started)
@@ -121,29 +135,44 @@ class Network:
             t.done.succeed()
 
     def _share(self) -> None:
-        """Max-min fair rates by progressive filling: freeze the flows of the tightest link, again and again."""
+        """Rates of all flows anew; a large transfer that is alone on the network is shared by classes."""
+        if len(self._active) == 1 and self._active[0].alike and self._active[0].paths.count >= FOLD_FROM:
+            self._share_folded(self._active[0])
+            return
         links, owner, count = [], [], 0
         for t in self._active:
             moving = t.moving()
             links.append(t.paths.links[moving])
             owner.append(t.paths.owner[moving] + count)
             count += t.paths.count
+            t.alike = len(self._active) == 1
         rates = max_min(np.concatenate(links), np.concatenate(owner), count, self.capacity)
         for t in self._active:
             t.rates, rates = rates[: t.paths.count], rates[t.paths.count :]
 
+    def _share_folded(self, t: Transfer) -> None:
+        by = t.paths.folded(self.capacity)
+        left = np.zeros(by.classes)
+        left[by.flow_class] = t.remaining
+        moving = left[by.owner] > 0
+        capacity = self.capacity[by.link_member]
+        rates = max_min(by.links[moving], by.owner[moving], by.classes, capacity, by.flows_per_link[moving])
+        t.rates = rates[by.flow_class]
+
 
 def max_min(
-    links: NDArray[np.int64], owner: NDArray[np.int64], flows: int, capacity: NDArray[np.float64]
+    links: Ints, owner: Ints, flows: int, capacity: NDArray[np.float64], weight: Ints | None = None
 ) -> NDArray[np.float64]:
-    """Max-min fair rate of each flow (Bertsekas and Gallager, Data Networks, 2nd ed., §6.5.2).
+    """Max-min fair rate of each flow (Bertsekas and Gallager, Data Networks, 2nd ed., §6.5.2), by progressive filling.
 
-    Flow `owner[i]` crosses link `links[i]`; `capacity` by link. Flows without links keep rate 0.
+    Flow `owner[i]` crosses link `links[i]` (`weight[i]` flows like it do); `capacity` by link. Flows without links keep
+    rate 0. Freezes the flows of the tightest link, again and again.
     """
     rates = np.zeros(flows)
     left = capacity.copy()
+    weight = np.ones(len(links), dtype=np.int64) if weight is None else weight
     while len(links):
-        load = np.bincount(links, minlength=len(left))
+        load = np.bincount(links, weight, len(left))
         used = load > 0
         share = np.full(len(left), np.inf)
         share[used] = left[used] / load[used]
@@ -153,6 +182,6 @@ def max_min(
         frozen[owner[tight[links]]] = True
         rates[frozen] = level
         gone = frozen[owner]
-        left = np.maximum(left - np.bincount(links[gone], minlength=len(left)) * level, 0.0)
-        links, owner = links[~gone], owner[~gone]
+        left = np.maximum(left - np.bincount(links[gone], weight[gone], len(left)) * level, 0.0)
+        links, owner, weight = links[~gone], owner[~gone], weight[~gone]
     return rates

@@ -94,7 +94,8 @@ def _swiglu(sigma: float) -> Pmf:
     gate, up = np.random.default_rng(0).standard_normal((2, 1 << 18))
     values = np.abs(gate / (1 + np.exp(-gate)) * up) * sigma
     fields = np.frexp(values)[1] - 1 + _BIAS
-    return np.bincount(np.clip(fields, 0, _FIELDS - 1), minlength=_FIELDS) / values.size
+    pmf: Pmf = np.bincount(np.clip(fields, 0, _FIELDS - 1), minlength=_FIELDS) / values.size
+    return pmf
 
 
 def _random(sigma: float) -> Pmf:

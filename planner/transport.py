@@ -10,13 +10,13 @@ by that of the protocol. An exchange starts when its last rank arrives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zipplan.planner.errors import ConfigError, nearest
+from zipplan.planner.fold import Ints
 from zipplan.planner.network import Paths
 from zipplan.planner.schedule import Exchange
 from zipplan.planner.topology import Cluster
@@ -114,7 +114,8 @@ class Transport:
     def _ring(self, exchange: Exchange, group: range) -> Way:
         size = len(group)
         orders = ring_orders(group, self.cluster.ranks_per_node)
-        hops = [(a, b) for order in orders for a, b in zip(order, order[1:] + order[:1], strict=True)]
+        rings = np.array(orders)
+        hops = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
         # Bytes that cross each edge of a ring, as a share of what a rank puts in.
         crossing = {
             Exchange.ALL_GATHER: size - 1.0,
@@ -126,24 +127,23 @@ class Transport:
         return self._way("ring", hops, crossing / len(orders), (rounds * (size - 1 - across), rounds * across))
 
     def _direct(self, exchange: Exchange, group: range) -> Way:
-        hops = [(a, b) for a in group for b in group if a != b]
+        members = np.array(group)
+        pairs = np.stack([np.repeat(members, len(members)), np.tile(members, len(members))])
+        hops = pairs[:, pairs[0] != pairs[1]]
         share = 1.0 if exchange is Exchange.ALL_GATHER else 1 / len(group)
-        across = any(self._leaves(hop) for hop in hops)
-        return self._way("direct", hops, share, (0, 1) if across else (1, 0))
+        across = len({r // self.cluster.ranks_per_node for r in group}) > 1
+        return self._way("direct", (hops[0], hops[1]), share, (0, 1) if across else (1, 0))
 
-    def _way(self, algorithm: str, hops: Sequence[tuple[int, int]], share: float, steps: tuple[int, int]) -> Way:
-        routes = [self.cluster.path(a, b) for a, b in hops]
-        leaves = np.array([self._leaves(hop) for hop in hops])
-        paths = Paths.of(routes)
+    def _way(self, algorithm: str, hops: tuple[Ints, Ints], share: float, steps: tuple[int, int]) -> Way:
+        src, dst = hops
+        leaves = src // self.cluster.ranks_per_node != dst // self.cluster.ranks_per_node
+        paths = Paths(*self.cluster.paths(src, dst), leaves.astype(np.int64))
         shares = share / np.where(leaves, self.constants.efficiency_inter, self.constants.efficiency_intra)
         latencies = np.bincount(paths.owner, self.cluster.latencies[paths.links], paths.count)
         hop = (int(latencies[~leaves].max(initial=0)), int(latencies[leaves].max(initial=0)))
         load = np.bincount(paths.links, shares[paths.owner], len(self.cluster.bandwidths))
         slowest = float((load / self.cluster.bandwidths).max()) * PS_PER_SECOND
         return Way(algorithm, paths, shares, steps, hop, slowest)
-
-    def _leaves(self, hop: tuple[int, int]) -> bool:
-        return hop[0] // self.cluster.ranks_per_node != hop[1] // self.cluster.ranks_per_node
 
 
 def ring_orders(group: range, ranks_per_node: int) -> list[list[int]]:

@@ -82,7 +82,9 @@ def test_regions_of_unlike_frames_are_not_joined() -> None:
     stages = (
         Stage("encode", Op.ENCODE, "input", "frames"),
         Stage("static", Op.EXCHANGE, "frames", "arrived", ("encode",), Axis.WORLD, Exchange.ALL_TO_ALL, Payload.STATIC),
-        Stage("dynamic", Op.EXCHANGE, "frames", "arrived", ("encode",), Axis.NODE, Exchange.ALL_TO_ALL, Payload.DYNAMIC),
+        Stage(
+            "dynamic", Op.EXCHANGE, "frames", "arrived", ("encode",), Axis.NODE, Exchange.ALL_TO_ALL, Payload.DYNAMIC
+        ),
         Stage("decode", Op.DECODE, "arrived", "output", ("static", "dynamic")),
     )
     with pytest.raises(ScheduleError, match="stage decode: .* joins the static region"):
@@ -100,9 +102,7 @@ def test_a_rank_counted_twice_is_found() -> None:
 
 
 def test_large_worlds_are_sampled_but_still_caught() -> None:
-    wrong = mutated(
-        all_gather.zipped_across_nodes(128, 8, "window"), "permute", order=(1, 0, *range(2, 1024))
-    )
+    wrong = mutated(all_gather.zipped_across_nodes(128, 8, "window"), "permute", order=(1, 0, *range(2, 1024)))
     with pytest.raises(ScheduleError, match="permute"):
         verify(wrong)
 
@@ -112,7 +112,9 @@ def test_scratch_counts_frames_at_their_bound() -> None:
     assert ZIPPED.scratch_bytes(4096, frame_bytes=1100) == 5 * 1100
 
 
-@pytest.mark.parametrize("broken", [{}, {"stages": [{}]}, {"stages": 3}, [], {**ZIPPED.to_json(), "collective": "gossip"}])
+@pytest.mark.parametrize(
+    "broken", [{}, {"stages": [{}]}, {"stages": 3}, [], {**ZIPPED.to_json(), "collective": "gossip"}]
+)
 def test_what_is_not_a_schedule_is_refused(broken: object) -> None:
     with pytest.raises(ScheduleError):
         Schedule.from_json(broken)  # type: ignore[arg-type]
