@@ -87,7 +87,7 @@ def test_regions_of_unlike_frames_are_not_joined() -> None:
         ),
         Stage("decode", Op.DECODE, "arrived", "output", ("static", "dynamic")),
     )
-    with pytest.raises(ScheduleError, match="stage decode: .* joins the static region"):
+    with pytest.raises(ScheduleError, match=r"stage decode: .* joins the static region"):
         verify(Schedule("mixed", Collective.ALL_TO_ALL, 2, 2, 4, "window", stages))
 
 

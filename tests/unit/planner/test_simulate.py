@@ -138,7 +138,7 @@ def test_a_deadlock_is_found_and_names_its_stages(toy: Toy) -> None:
     """F102: simpy returns from a deadlock as if all were well. Two stages that wait for each other never start."""
     schedule = all_gather.zipped(2, 1, "window")
     crossed = tuple(replace(s, after=("all_gather_world_decode",)) if s.op is Op.ENCODE else s for s in schedule.stages)
-    with pytest.raises(SimulationError, match="stands still at 0 ps; waiting: .*all_gather_world_decode"):
+    with pytest.raises(SimulationError, match=r"stands still at 0 ps; waiting: .*all_gather_world_decode"):
         run(replace(schedule, stages=crossed), toy(2), 10**6)
 
 
