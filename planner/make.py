@@ -14,6 +14,7 @@ from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Ran
 from zipplan.planner.profiles import Profile
 from zipplan.planner.schedule import Collective, Schedule
 from zipplan.planner.search import MODEL_ERROR, Decision, Search
+from zipplan.planner.settings import UNCHANGED, Settings
 from zipplan.planner.topology import Cluster
 
 
@@ -24,20 +25,24 @@ def make_plan(
     dtype: str,
     profile: Profile,
     *,
+    settings: Settings = UNCHANGED,
     progress: bool = False,
 ) -> Plan:
-    """Plan every collective at every size (bytes, as nccl-tests counts them). Raises ConfigError without sizes."""
+    """Plan every collective at every size (bytes, as nccl-tests counts them). Raises ConfigError without sizes.
+
+    `settings` of the codec stand in the plan as part of its calibration; those of the machine are in its fingerprint.
+    """
     if not sizes or not collectives:
         raise ConfigError("nothing to plan: name at least one --collective and one --size")
     entries = []
     with Progress(console=Console(stderr=True), transient=True, disable=not (progress and sys.stderr.isatty())) as bar:
         for collective in bar.track(collectives, description="planning"):
-            search = Search(cluster, collective, dtype, profile)
+            search = Search(cluster, collective, dtype, profile, settings=settings)
             ranges = tuple(_range(*row) for row in search.decide_all(sizes))
             entries.append(Entry(collective=collective, dtype=dtype, tensor_class=profile.text, choices=ranges))
     return Plan(
         made_by=f"zipplan {zipplan_version()}",
-        calibration="machine file",
+        calibration=f"machine file {settings.codec_part}".strip(),
         topology=PlanTopology(
             name=cluster.machine.name,
             fingerprint=cluster.fingerprint,

@@ -10,6 +10,7 @@ from zipplan.planner.costs import CODECS, ELEMENT_BYTES, Rates, Wire, wire
 from zipplan.planner.plan import label
 from zipplan.planner.profiles import Profile
 from zipplan.planner.schedule import Collective, Op, Schedule
+from zipplan.planner.settings import UNCHANGED, Settings
 from zipplan.planner.simulate import Timeline, simulate
 from zipplan.planner.topology import Cluster
 from zipplan.planner.transport import Transport
@@ -70,12 +71,16 @@ class Search:
         profile: Profile,
         codec: str = "auto",
         algorithm: str = "auto",
+        settings: Settings = UNCHANGED,
     ) -> None:
-        """`codec`: "auto" tries every codec that serves `dtype`. Raises ConfigError for one that does not serve it."""
+        """`codec`: "auto" tries every codec that serves `dtype`. Raises ConfigError for one that does not serve it.
+
+        `settings`: only those of the codec count; the cluster has the others already.
+        """
         self.cluster, self.dtype, self.profile = cluster, dtype, profile
         codecs: Sequence[str] = CODECS.get(dtype, ()) if codec == "auto" else () if codec == "raw" else (codec,)
-        self.wires = {c: wire(c, dtype, profile) for c in ("raw", *codecs)}
-        self.rates = Rates.of(cluster)
+        self.wires = {c: settings.wire(wire(c, dtype, profile)) for c in ("raw", *codecs)}
+        self.rates = settings.rates(Rates.of(cluster))
         self.transport = Transport(cluster, algorithm)
         self.schedules = list(candidates(collective, cluster.nodes, cluster.ranks_per_node, codecs))
         for schedule in self.schedules:

@@ -14,6 +14,7 @@ from rich.table import Table
 from zipplan.planner.costs import ELEMENT_BYTES
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.schedule import Collective
+from zipplan.planner.settings import UNCHANGED, Settings
 from zipplan.planner.topology import Cluster, build_cluster, load_machine
 from zipplan.planner.units import parse_size
 
@@ -39,6 +40,17 @@ def cluster_options(command: F) -> F:
     return command
 
 
+def set_option(command: F) -> F:
+    """--set."""
+    return click.option(
+        "--set",
+        "changes",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change a parameter, such as link.nic.bandwidth=25GB/s or codec.speed=0.5x; keys: zipplan whatif --help.",
+    )(command)
+
+
 def json_option(command: F) -> F:
     """--json."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else there.")(
@@ -47,7 +59,12 @@ def json_option(command: F) -> F:
 
 
 def read_cluster(
-    topology: str, gpu: str | None, nodes: int | None, ranks_per_node: int | None, gpus: str | None
+    topology: str,
+    gpu: str | None,
+    nodes: int | None,
+    ranks_per_node: int | None,
+    gpus: str | None,
+    settings: Settings = UNCHANGED,
 ) -> Cluster:
     """The cluster that the options describe. Raises TopologyError or ConfigError."""
     chosen = None
@@ -56,7 +73,7 @@ def read_cluster(
             chosen = [int(part) for part in gpus.split(",")]
         except ValueError:
             raise ConfigError(f"--gpus: cannot read {gpus!r}; expected numbers with commas, such as 0,2,5") from None
-    machine = load_machine(topology, gpu=gpu)
+    machine = settings.machine(load_machine(topology, gpu=gpu))
     return build_cluster(machine, nodes=nodes, ranks_per_node=ranks_per_node, gpus=chosen)
 
 

@@ -15,11 +15,13 @@ from zipplan.planner.cli.common import (
     read_collectives,
     read_dtype,
     read_sizes,
+    set_option,
     table,
 )
 from zipplan.planner.make import make_plan
 from zipplan.planner.plan import Plan
 from zipplan.planner.profiles import parse_profile
+from zipplan.planner.settings import Settings
 from zipplan.planner.units import format_size, format_time
 
 
@@ -40,6 +42,7 @@ from zipplan.planner.units import format_size, format_time
     help="Shape of the values: gaussian[:σ], laplace, swiglu, relu, random.",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan file here.")
+@set_option
 @json_option
 def plan(
     topology: str,
@@ -52,13 +55,15 @@ def plan(
     dtype: str,
     profile: str,
     output: Path | None,
+    changes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Choose the fastest schedule for every message size: candidates, verified, simulated, compared."""
     collectives, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
     shape = parse_profile(profile)
-    cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus)
-    made = make_plan(cluster, collectives, sizes, dtype, shape, progress=not as_json)
+    settings = Settings.read(changes)
+    cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings)
+    made = make_plan(cluster, collectives, sizes, dtype, shape, settings=settings, progress=not as_json)
     if output is not None:
         made.save(output)
     if as_json:

@@ -18,6 +18,7 @@ from zipplan.planner.cli.common import (
     read_collectives,
     read_dtype,
     read_sizes,
+    set_option,
     table,
 )
 from zipplan.planner.costs import CODECS, ELEMENT_BYTES
@@ -26,6 +27,7 @@ from zipplan.planner.plan import write_whole
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.schedule import Collective
 from zipplan.planner.search import Result, Search
+from zipplan.planner.settings import Settings
 from zipplan.planner.topology import Cluster
 from zipplan.planner.trace import chrome_trace
 
@@ -55,6 +57,7 @@ tree and NVLS algorithms (so native all-reduce is predicted too slow where NCCL 
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the timeline of one size; opens in Perfetto.",
 )
+@set_option
 @json_option
 def simulate(
     topology: str,
@@ -69,6 +72,7 @@ def simulate(
     algorithm: str,
     profile: str,
     trace: Path | None,
+    changes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Predict the time of one collective; columns are those of nccl-tests, plus wirebw for encoded bytes."""
@@ -79,10 +83,11 @@ def simulate(
     if codec not in choices:
         raise ConfigError(f"--codec: unknown {codec!r}; {nearest(codec, choices)}")
     shape = parse_profile(profile)
-    cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus)
+    settings = Settings.read(changes)
+    cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings)
     results = []
     for kind in kinds:
-        search = Search(cluster, kind, dtype, shape, codec, algorithm)
+        search = Search(cluster, kind, dtype, shape, codec, algorithm, settings)
         results += [(kind, search.fastest(s, codec)) for s in sizes]
     if trace is not None:
         result = results[0][1]

