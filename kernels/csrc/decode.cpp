@@ -31,30 +31,18 @@ bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, const Ah
     u32 size = body_bytes(c, d, f.h.slack, m);
     Record r;
     std::memcpy(&r, slot, RECORD);
-    if (r.mode > (d == FP32 ? CODED_LOW_ZERO : STORED)) return fail(err, TILE_MODE, d == FP32 ? CODED_LOW_ZERO : STORED, r.mode);
-    if (r.zero) return fail(err, RESERVED, 0, r.zero);
+    Fault fault = record_fault(c, d, f.h.slack, m, f.h.dynamic_bytes, r);
+    if (fault.field) return fail(err, fault.field, fault.expected, fault.found);
     if (r.mode == STORED) {
-        u32 raw = m * item_bytes(d), kept = std::min(raw, size), spill = stored_spill(c, d, f.h.slack, m);
-        if (r.offset() + spill > f.h.dynamic_bytes) return fail(err, TILE_OFFSET, f.h.dynamic_bytes - std::min<u64>(spill, f.h.dynamic_bytes), r.offset());
+        u32 raw = m * item_bytes(d), kept = std::min(raw, size);
         std::memcpy(dst, body, kept);
         if (raw > kept) std::memcpy(dst + kept, f.dynamic + r.offset(), raw - kept);
         return true;
     }
-    if (r.base < lowest_base(c) || r.base > highest_base(c, d)) return fail(err, TILE_BASE, highest_base(c, d), r.base);
-    u32 bound = m;  // each level holds no more than the one before it; a window tile has no levels
-    for (u32 count : r.count) {
-        if (count > bound || (c == WINDOW && count)) return fail(err, TILE_COUNTS, c == WINDOW ? 0 : bound, count);
-        bound = count;
-    }
-    if (c == WINDOW) bound = m;
-    if (r.escapes > bound) return fail(err, TILE_COUNTS, bound, r.escapes);
 
     u32 var = variable_bytes(d, m, r);
     const u8* p = body + fixed_bytes(c, d, m);
-    if (var > f.h.slack) {
-        if (r.offset() + var > f.h.dynamic_bytes) return fail(err, TILE_OFFSET, f.h.dynamic_bytes - std::min<u64>(var, f.h.dynamic_bytes), r.offset());
-        p = f.dynamic + r.offset();
-    }
+    if (var > f.h.slack) p = f.dynamic + r.offset();
     const u8* low = low_bytes(d, r.mode, m) ? p : nullptr;
     p += low_bytes(d, r.mode, m);
     for (int l = 0; l < 3; l++)

@@ -71,7 +71,6 @@ u32 encode_tile(const Ops& ops, const Spec& s, const u8* code_of, const u8* src,
 
 // Ranking by how often each symbol occurs in every 8th element of up to 16 tiles; equal counts keep the Gaussian order.
 void measure_ranking(const Ops& ops, const Spec& s, const u8* src, u64 n, Scratch& w, u8* ranking) {
-    static const u8 gaussian[16] = {9, 10, 8, 7, 6, 11, 5, 4, 3, 2, 1, 0, 12, 13, 14, ZERO_SYMBOL};
     u64 all = tiles(n), samples = std::min<u64>(all, 16);
     u32 seen[17] = {};
     for (u64 j = 0; j < samples; j++) {
@@ -82,7 +81,7 @@ void measure_ranking(const Ops& ops, const Spec& s, const u8* src, u64 n, Scratc
         u32 base = tile_window(s, sums, m);
         for (u32 i = 0; i < m; i += 8) seen[symbol_of(w.e[i], base)]++;
     }
-    std::memcpy(ranking, gaussian, 16);
+    for (u32 r = 0; r < 16; r++) ranking[r] = GAUSSIAN_RANKING >> (4 * r) & 15;
     std::stable_sort(ranking, ranking + 16, [&](u8 a, u8 b) { return seen[a] > seen[b]; });
 }
 

@@ -112,6 +112,8 @@ ZP_HD u32 tile_base(int c, int d, u32 sum, u32 nonzero, u32 m) {
     return clamp_base(c, d, c == CASCADE ? base - 5 : base);  // symbols: the window, 5 exponents below it, 3 above
 }
 
+// Symbols of Gaussian data, most frequent first: nibble r is the symbol of rank r. Ties of a measured ranking keep it.
+constexpr u64 GAUSSIAN_RANKING = 0xfedc012345b678a9ull;
 // Cascade code of a rank: level * 4 + digit; ranks 12-15 have none and escape.
 ZP_HD u32 rank_code(u32 rank) { return rank < RANKED ? rank / 3 * 4 + rank % 3 : ESCAPE_CODE; }
 ZP_HD u32 symbol_of(u32 e, u32 base) { return e == 0 ? ZERO_SYMBOL : e - base < SPAN ? e - base : 16; }
