@@ -21,7 +21,26 @@ inline __m256i spread(u32 bits, __m256i value) {  // byte i = value if bit i is 
 }
 
 struct Avx2 {
+    static constexpr u32 VECTOR = 32;
     static u64 plane(const u8* v, int bit) { return bit_of(load32(v), load32(v + 32), bit); }
+    static __m256i bytes_of(const u64* p, u32 planes, int shift) {  // 32 bytes, one bit from each plane
+        __m256i c = spread((u32)(p[0] >> shift), _mm256_set1_epi8(1));
+        for (u32 k = 1; k < planes; k++) c = _mm256_or_si256(c, spread((u32)(p[k] >> shift), _mm256_set1_epi8((char)(1 << k))));
+        return c;
+    }
+    static void expand(const u64* p, u32 planes, u8* out) {
+        store32(out, bytes_of(p, planes, 0));
+        store32(out + 32, bytes_of(p, planes, 32));
+    }
+    static void add_up(const u8* e, Sums* s) {
+        const __m256i zero = _mm256_setzero_si256();
+        __m256i a = load32(e), b = load32(e + 32);
+        __m256i sum = _mm256_add_epi64(_mm256_sad_epu8(a, zero), _mm256_sad_epu8(b, zero));
+        __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+        s->exponents += (u32)(_mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1));
+        s->nonzero += GROUP - count(zeros(a) | zeros(b) << 32);
+    }
+    static u64 zeros(const __m256i& x) { return (u32)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_setzero_si256())); }
     static void window_planes(const u8* e, u32 base, u64* p) {
         const __m256i below = _mm256_set1_epi8((char)(base - 1)), from = _mm256_set1_epi8((char)base), last = _mm256_set1_epi8(WINDOW_WIDTH - 1);
         auto code = [&](__m256i x) {
@@ -31,35 +50,33 @@ struct Avx2 {
         __m256i a = code(load32(e)), b = code(load32(e + 32));
         for (int k = 0; k < 3; k++) p[k] = bit_of(a, b, k);
     }
-    static void window_expand(u64 p0, u64 p1, u64 p2, u32 base, u8* e) {
-        const __m256i below = _mm256_set1_epi8((char)(base - 1)), one = _mm256_set1_epi8(1), two = _mm256_set1_epi8(2), four = _mm256_set1_epi8(4);
-        for (int h = 0; h < 2; h++, p0 >>= 32, p1 >>= 32, p2 >>= 32) {
-            __m256i c = _mm256_or_si256(_mm256_or_si256(spread((u32)p0, one), spread((u32)p1, two)), spread((u32)p2, four));
-            store32(e + 32 * h, _mm256_add_epi8(c, below));
-        }
+    static void window_expand(const u64* p, u32 base, u8* e) {
+        const __m256i below = _mm256_set1_epi8((char)(base - 1));
+        for (int h = 0; h < 2; h++) store32(e + 32 * h, _mm256_add_epi8(bytes_of(p, 3, 32 * h), below));
     }
-    static void cascade_planes(const u8* e, u32 base, const u8* code_of, u64* b) {
-        const __m256i from = _mm256_set1_epi8((char)base), span = _mm256_set1_epi8(SPAN), zero_code = _mm256_set1_epi8((char)code_of[ZERO_SYMBOL]);
-        // Entry 15 of the shuffle is "outside": an escape; exponent 0 is put in afterwards.
-        const __m256i table = _mm256_insertf128_si256(_mm256_castsi128_si256(_mm_insert_epi8(_mm_loadu_si128((const __m128i*)code_of), ESCAPE_CODE, 15)),
-                                                      _mm_insert_epi8(_mm_loadu_si128((const __m128i*)code_of), ESCAPE_CODE, 15), 1);
+    struct Codes {  // by distance from base; entry 15 is "outside", an escape; exponent 0 is put in afterwards
+        __m256i from, table, zero;
+        Codes(u32 base, const u8* code_of)
+            : from(_mm256_set1_epi8((char)base)),
+              table(_mm256_broadcastsi128_si256(_mm_insert_epi8(_mm_loadu_si128((const __m128i*)code_of), ESCAPE_CODE, 15))),
+              zero(_mm256_set1_epi8((char)code_of[ZERO_SYMBOL])) {}
+    };
+    static void cascade_planes(const u8* e, const Codes& codes, u64* b) {
+        const __m256i span = _mm256_set1_epi8(SPAN);
         auto code = [&](__m256i x) {
-            __m256i c = _mm256_shuffle_epi8(table, _mm256_min_epu8(_mm256_sub_epi8(x, from), span));
-            return _mm256_blendv_epi8(c, zero_code, _mm256_cmpeq_epi8(x, _mm256_setzero_si256()));
+            __m256i c = _mm256_shuffle_epi8(codes.table, _mm256_min_epu8(_mm256_sub_epi8(x, codes.from), span));
+            return _mm256_blendv_epi8(c, codes.zero, _mm256_cmpeq_epi8(x, _mm256_setzero_si256()));
         };
         __m256i a = code(load32(e)), c = code(load32(e + 32));
         for (int k = 0; k < 4; k++) b[k] = bit_of(a, c, k);
     }
     static void cascade_expand(const u64* b, const u8* exponent_of, u8* e) {
         const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)exponent_of));
-        for (int h = 0; h < 2; h++) {
-            __m256i c = _mm256_or_si256(_mm256_or_si256(spread((u32)(b[0] >> 32 * h), _mm256_set1_epi8(1)), spread((u32)(b[1] >> 32 * h), _mm256_set1_epi8(2))),
-                                        _mm256_or_si256(spread((u32)(b[2] >> 32 * h), _mm256_set1_epi8(4)), spread((u32)(b[3] >> 32 * h), _mm256_set1_epi8(8))));
-            store32(e + 32 * h, _mm256_shuffle_epi8(table, c));
-        }
+        for (int h = 0; h < 2; h++) store32(e + 32 * h, _mm256_shuffle_epi8(table, bytes_of(b, 4, 32 * h)));
     }
-    static u64 pext(u64 x, u64 mask) { return _pext_u64(x, mask); }
-    static u64 pdep(u64 x, u64 mask) { return _pdep_u64(x, mask); }
+    static u32 count(u64 x) { return (u32)__builtin_popcountll(x); }
+    static void pack(u64 mask, u64* x) { x[0] = _pext_u64(x[0], mask), x[1] = _pext_u64(x[1], mask); }
+    static void unpack(u64 mask, u64* x) { x[0] = _pdep_u64(x[0], mask), x[1] = _pdep_u64(x[1], mask); }
 };
 
 void split_bf16(const u8* src, u32 m, u8* e, u8* rest, u8* low, Sums* sums) {

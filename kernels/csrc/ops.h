@@ -54,33 +54,21 @@ inline u64 get(const u64* stream, u32 pos) {
 }
 
 // Escapes of a group, in element order. Four moves without a branch cover nearly every group of Gaussian data (a loop
-// would cost a mispredicted branch per group): e[GROUP] may be read or written, out[3] written.
-inline u8* put_escapes(u8* out, u64 mask, const u8* e) {
-    u8* end = out + __builtin_popcountll(mask);
-    for (int k = 0; k < 4; k++) {
-        *out++ = e[first_bit(mask)];
-        mask &= mask - 1;
-    }
-    while (mask) {
-        *out++ = e[first_bit(mask)];
-        mask &= mask - 1;
-    }
+// would cost a mispredicted branch per group): e[GROUP] and four bytes past the escapes may be read or written.
+template <class B> inline u8* put_escapes(u8* out, u64 mask, const u8* e) {
+    u8* end = out + B::count(mask);
+    for (int k = 0; k < 4; k++, mask &= mask - 1) *out++ = e[first_bit(mask)];
+    for (; mask; mask &= mask - 1) *out++ = e[first_bit(mask)];
     return end;
 }
-inline const u8* get_escapes(const u8* in, u64 mask, u8* e) {
-    const u8* end = in + __builtin_popcountll(mask);
-    for (int k = 0; k < 4; k++) {
-        e[first_bit(mask)] = *in++;
-        mask &= mask - 1;
-    }
-    while (mask) {
-        e[first_bit(mask)] = *in++;
-        mask &= mask - 1;
-    }
+template <class B> inline const u8* get_escapes(const u8* in, u64 mask, u8* e) {
+    const u8* end = in + B::count(mask);
+    for (int k = 0; k < 4; k++, mask &= mask - 1) e[first_bit(mask)] = *in++;
+    for (; mask; mask &= mask - 1) e[first_bit(mask)] = *in++;
     return end;
 }
 
-// B supplies: code_planes / expand for a group, pext, pdep.
+// B supplies, for a group: planes of codes and exponents back from them, bits packed by a mask and back, their count.
 template <class B> u32 window_encode(const u8* e, u32 m, u32 base, u8* planes, u8* escapes, const Ahead& next) {
     u32 stride = plane_bytes(m);
     std::memset(planes + 3 * stride - 16, 0, 16);
@@ -92,7 +80,7 @@ template <class B> u32 window_encode(const u8* e, u32 m, u32 base, u8* planes, u
         next.fetch(i / GROUP);
         B::window_planes(e + i, base, p);
         for (int k = 0; k < 3; k++) store64(planes + k * stride + i / 8, p[k] & valid);
-        out = put_escapes(out, ~(p[0] | p[1] | p[2]) & valid, e + i);
+        out = put_escapes<B>(out, ~(p[0] | p[1] | p[2]) & valid, e + i);
     }
     return (u32)(out - escapes);
 }
@@ -100,10 +88,10 @@ template <class B> u32 window_decode(const u8* planes, u32 m, u32 base, const u8
     u32 stride = plane_bytes(m);
     const u8* in = escapes;
     for (u32 i = 0; i < m; i += GROUP) {
-        u64 p0 = load64(planes + i / 8), p1 = load64(planes + stride + i / 8), p2 = load64(planes + 2 * stride + i / 8);
+        u64 p[3] = {load64(planes + i / 8), load64(planes + stride + i / 8), load64(planes + 2 * stride + i / 8)};
         next.fetch(i / GROUP);
-        B::window_expand(p0, p1, p2, base, e + i);
-        in = get_escapes(in, ~(p0 | p1 | p2) & valid_mask(m, i), e + i);
+        B::window_expand(p, base, e + i);
+        in = get_escapes<B>(in, ~(p[0] | p[1] | p[2]) & valid_mask(m, i), e + i);
     }
     return (u32)(in - escapes);
 }
@@ -113,24 +101,22 @@ template <class B> u32 cascade_encode(const u8* e, u32 m, u32 base, const u8* co
     std::memset(planes + stride - 16, 0, 16);
     std::memset(planes + 2 * stride - 16, 0, 16);
     for (int l = 0; l < 3; l++) levels[l][0][0] = levels[l][1][0] = 0;
+    const typename B::Codes codes(base, code_of);
     u8* out = escapes;
     for (u32 i = 0; i < m; i += GROUP) {
         next.fetch(i / GROUP);
         u64 b[4], valid = valid_mask(m, i);  // b[0], b[1]: digit; b[2], b[3]: level
-        B::cascade_planes(e + i, base, code_of, b);
+        B::cascade_planes(e + i, codes, b);
         u64 on2 = (b[2] | b[3]) & valid, on3 = b[3] & valid, on4 = b[2] & b[3] & valid;
         store64(planes + i / 8, (b[0] | on2) & valid);
         store64(planes + stride + i / 8, (b[1] | on2) & valid);
-        put(levels[0][0], n2, B::pext(b[0] | on3, on2));
-        put(levels[0][1], n2, B::pext(b[1] | on3, on2));
-        n2 += (u32)__builtin_popcountll(on2);
-        put(levels[1][0], n3, B::pext(b[0] | on4, on3));
-        put(levels[1][1], n3, B::pext(b[1] | on4, on3));
-        n3 += (u32)__builtin_popcountll(on3);
-        put(levels[2][0], n4, B::pext(b[0], on4));
-        put(levels[2][1], n4, B::pext(b[1], on4));
-        n4 += (u32)__builtin_popcountll(on4);
-        out = put_escapes(out, on4 & b[0] & b[1], e + i);
+        u64 d2[2] = {b[0] | on3, b[1] | on3}, d3[2] = {b[0] | on4, b[1] | on4}, d4[2] = {b[0], b[1]};
+        B::pack(on2, d2), B::pack(on3, d3), B::pack(on4, d4);
+        put(levels[0][0], n2, d2[0]), put(levels[0][1], n2, d2[1]);
+        put(levels[1][0], n3, d3[0]), put(levels[1][1], n3, d3[1]);
+        put(levels[2][0], n4, d4[0]), put(levels[2][1], n4, d4[1]);
+        n2 += B::count(on2), n3 += B::count(on3), n4 += B::count(on4);
+        out = put_escapes<B>(out, on4 & b[0] & b[1], e + i);
     }
     count[0] = n2, count[1] = n3, count[2] = n4;
     return (u32)(out - escapes);
@@ -143,20 +129,19 @@ template <class B> u32 cascade_decode(const u8* planes, u32 m, const u8* exponen
         next.fetch(i / GROUP);
         u64 b0 = load64(planes + i / 8) & valid, b1 = load64(planes + stride + i / 8) & valid;
         u64 on2 = b0 & b1;
-        u64 d0 = B::pdep(get(levels[0][0], n2), on2), d1 = B::pdep(get(levels[0][1], n2), on2);
-        u64 on3 = d0 & d1;
-        u64 f0 = B::pdep(get(levels[1][0], n3), on3), f1 = B::pdep(get(levels[1][1], n3), on3);
-        u64 on4 = f0 & f1;
-        u64 g0 = B::pdep(get(levels[2][0], n4), on4), g1 = B::pdep(get(levels[2][1], n4), on4);
-        n2 += (u32)__builtin_popcountll(on2);
-        n3 += (u32)__builtin_popcountll(on3);
-        n4 += (u32)__builtin_popcountll(on4);
-        b[0] = (b0 & ~on2) | (d0 & ~on3) | (f0 & ~on4) | g0;
-        b[1] = (b1 & ~on2) | (d1 & ~on3) | (f1 & ~on4) | g1;
+        u64 d2[2] = {get(levels[0][0], n2), get(levels[0][1], n2)};
+        B::unpack(on2, d2);
+        u64 on3 = d2[0] & d2[1], d3[2] = {get(levels[1][0], n3), get(levels[1][1], n3)};
+        B::unpack(on3, d3);
+        u64 on4 = d3[0] & d3[1], d4[2] = {get(levels[2][0], n4), get(levels[2][1], n4)};
+        B::unpack(on4, d4);
+        n2 += B::count(on2), n3 += B::count(on3), n4 += B::count(on4);
+        b[0] = (b0 & ~on2) | (d2[0] & ~on3) | (d3[0] & ~on4) | d4[0];
+        b[1] = (b1 & ~on2) | (d2[1] & ~on3) | (d3[1] & ~on4) | d4[1];
         b[2] = (on2 & ~on3) | on4;
         b[3] = on3;
         B::cascade_expand(b, exponent_of, e + i);
-        in = get_escapes(in, g0 & g1, e + i);
+        in = get_escapes<B>(in, d4[0] & d4[1], e + i);
     }
     count[0] = n2, count[1] = n3, count[2] = n4;
     return (u32)(in - escapes);

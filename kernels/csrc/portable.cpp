@@ -1,13 +1,71 @@
-// Inner loops in plain C++: what every processor without AVX2 runs, written so that compilers vectorise them.
+// Inner loops in plain C++ for processors without AVX2 and BMI2: 64-bit words hold 8 bytes, or a bit of 64 elements.
 #include "split.h"
 
 namespace zp {
 namespace {
+struct Table {  // spread8 of every byte: a load is quicker than its arithmetic
+    u64 bytes[256];
+    constexpr Table() : bytes() {
+        for (u32 b = 0; b < 256; b++)
+            for (u32 i = 0; i < 8; i++) bytes[b] |= (u64)(b >> i & 1) << 8 * i;
+    }
+};
+constexpr Table spread_table;
+
+// How far each bit of a mask moves when the bits are packed: Hacker's Delight, 2nd edition, 7-4 and 7-5.
+struct Moves {
+    u64 mask, step[6];
+    explicit Moves(u64 m) : mask(m) {
+        u64 gaps = ~m << 1;  // zeros below each bit
+        for (int i = 0; i < 6; i++) {
+            u64 p = gaps;
+            for (int s = 1; s < 64; s *= 2) p ^= p << s;
+            step[i] = p & m;
+            m = (m ^ step[i]) | step[i] >> (1 << i);
+            gaps &= ~p;
+        }
+    }
+    u64 pack(u64 x) const {
+        x &= mask;
+        for (int i = 0; i < 6; i++) {
+            u64 t = x & step[i];
+            x = (x ^ t) | t >> (1 << i);
+        }
+        return x;
+    }
+    u64 unpack(u64 x) const {
+        for (int i = 5; i >= 0; i--) {
+            u64 t = x << (1 << i);
+            x = (x & ~step[i]) | (t & step[i]);
+        }
+        return x & mask;
+    }
+};
+
 struct Portable {
+    static constexpr u32 VECTOR = 16;
+    static u32 count(u64 x) {
+        x -= (x >> 1) & 0x5555555555555555ull;
+        x = (x & 0x3333333333333333ull) + ((x >> 2) & 0x3333333333333333ull);
+        return (u32)((((x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull) >> 56);
+    }
     static u64 plane(const u8* v, int bit) {
         u64 p = 0;
         for (int k = 0; k < 8; k++) p |= (u64)bits8(load64(v + 8 * k), bit) << (8 * k);
         return p;
+    }
+    static void expand(const u64* p, u32 planes, u8* out) {
+        for (u32 k = 0; k < 8; k++) {
+            u64 bytes = spread_table.bytes[(p[0] >> (8 * k)) & 255];
+            for (u32 l = 1; l < planes; l++) bytes |= spread_table.bytes[(p[l] >> (8 * k)) & 255] << l;
+            store64(out + 8 * k, bytes);
+        }
+    }
+    static void add_up(const u8* e, Sums* s) {
+        u32 sum = 0, nonzero = 0;
+        for (u32 i = 0; i < GROUP; i++) sum += e[i];
+        for (u32 i = 0; i < GROUP; i++) nonzero += e[i] != 0;
+        s->exponents += sum, s->nonzero += nonzero;
     }
     static void window_planes(const u8* e, u32 base, u64* p) {
         alignas(64) u8 code[GROUP];
@@ -17,32 +75,54 @@ struct Portable {
         }
         for (int k = 0; k < 3; k++) p[k] = plane(code, k);
     }
-    static void window_expand(u64 p0, u64 p1, u64 p2, u32 base, u8* e) {
-        for (int k = 0; k < 8; k++, p0 >>= 8, p1 >>= 8, p2 >>= 8)
-            store64(e + 8 * k, spread8(p0 & 255) | spread8(p1 & 255) << 1 | spread8(p2 & 255) << 2);
+    static void window_expand(const u64* p, u32 base, u8* e) {
+        expand(p, 3, e);
         for (u32 i = 0; i < GROUP; i++) e[i] = (u8)(e[i] + base - 1);
     }
-    static void cascade_planes(const u8* e, u32 base, const u8* code_of, u64* b) {
+    struct Codes {  // by exponent
+        u8 of[256];
+        Codes(u32 base, const u8* code_of) {
+            std::memset(of, ESCAPE_CODE, sizeof of);
+            for (u32 s = 0; s < SPAN; s++) of[base + s] = code_of[s];
+            of[0] = code_of[ZERO_SYMBOL];
+        }
+    };
+    static void cascade_planes(const u8* e, const Codes& codes, u64* b) {
         alignas(64) u8 code[GROUP];
-        for (u32 i = 0; i < GROUP; i++) code[i] = code_of[symbol_of(e[i], base)];
+        for (u32 i = 0; i < GROUP; i++) code[i] = codes.of[e[i]];
         for (int k = 0; k < 4; k++) b[k] = plane(code, k);
     }
     static void cascade_expand(const u64* b, const u8* exponent_of, u8* e) {
-        for (int k = 0; k < 8; k++) {
-            u64 code = spread8((b[0] >> (8 * k)) & 255) | spread8((b[1] >> (8 * k)) & 255) << 1 | spread8((b[2] >> (8 * k)) & 255) << 2 |
-                       spread8((b[3] >> (8 * k)) & 255) << 3;
-            for (int i = 0; i < 8; i++) e[8 * k + i] = exponent_of[(code >> (8 * i)) & 15];
+        alignas(64) u8 code[GROUP];
+        expand(b, 4, code);
+        for (u32 i = 0; i < GROUP; i++) e[i] = exponent_of[code[i]];
+    }
+    // Few bits one by one, many at once.
+    static void pack(u64 mask, u64* x) {
+        if (count(mask) > 8) {
+            Moves moves(mask);
+            x[0] = moves.pack(x[0]), x[1] = moves.pack(x[1]);
+            return;
         }
+        u64 r0 = 0, r1 = 0;
+        for (int k = 0; mask; mask &= mask - 1, k++) {
+            int i = __builtin_ctzll(mask);
+            r0 |= ((x[0] >> i) & 1) << k, r1 |= ((x[1] >> i) & 1) << k;
+        }
+        x[0] = r0, x[1] = r1;
     }
-    static u64 pext(u64 x, u64 mask) {
-        u64 r = 0;
-        for (int k = 0; mask; mask &= mask - 1, k++) r |= ((x >> __builtin_ctzll(mask)) & 1) << k;
-        return r;
-    }
-    static u64 pdep(u64 x, u64 mask) {
-        u64 r = 0;
-        for (; mask; mask &= mask - 1, x >>= 1) r |= (x & 1) << __builtin_ctzll(mask);
-        return r;
+    static void unpack(u64 mask, u64* x) {
+        if (count(mask) > 8) {
+            Moves moves(mask);
+            x[0] = moves.unpack(x[0]), x[1] = moves.unpack(x[1]);
+            return;
+        }
+        u64 r0 = 0, r1 = 0;
+        for (int k = 0; mask; mask &= mask - 1, k++) {
+            int i = __builtin_ctzll(mask);
+            r0 |= ((x[0] >> k) & 1) << i, r1 |= ((x[1] >> k) & 1) << i;
+        }
+        x[0] = r0, x[1] = r1;
     }
 };
 }  // namespace
