@@ -49,6 +49,12 @@ class Paths:
         flows = np.arange(len(paths))
         return cls(flat, np.repeat(flows, [len(path) for path in paths]), flows)
 
+    def subset(self, chosen: NDArray[np.bool_]) -> Paths:
+        """The ways of the flows that `chosen` marks; these may have any sizes."""
+        kept = chosen[self.owner]
+        number = np.cumsum(chosen) - 1
+        return Paths(self.links[kept], number[self.owner[kept]], np.arange(int(chosen.sum())))
+
     def folded(self, capacity: NDArray[np.float64]) -> Fold:
         """The classes of these flows on links of this capacity, found once."""
         if self._fold is None:

@@ -2,6 +2,9 @@
 
 Every rank runs every stage as soon as what it waits for is done. A rank has one codec engine, so its local stages
 take turns; exchanges share links with whatever else is in flight (network.py).
+
+An exchange starts when its last rank is there. Only a direct exchange among ranks that differ (`Skew`) starts pair by
+pair, as sends and receives of NCCL do: each pair when both its ends are there.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.errors import SimulationError
 from zipplan.planner.network import Network, delay
-from zipplan.planner.schedule import Op, Schedule, Stage
+from zipplan.planner.schedule import Exchange, Op, Schedule, Stage
 from zipplan.planner.topology import Cluster
 from zipplan.planner.transport import Transport
 
@@ -54,10 +57,30 @@ class Timeline:
         return longest
 
 
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How ranks differ, by rank: `late`, ps before its input is ready; `load`, what it sends over the mean.
+
+    A rank that receives more than the mean takes the same time: every link has a twin in the other direction.
+    """
+
+    late: tuple[int, ...]
+    load: tuple[float, ...]
+
+
 def simulate(
-    schedule: Schedule, cluster: Cluster, size: int, wire: Wire, transport: Transport, rates: Rates
+    schedule: Schedule,
+    cluster: Cluster,
+    size: int,
+    wire: Wire,
+    transport: Transport,
+    rates: Rates,
+    skew: Skew | None = None,
 ) -> Timeline:
-    """Run `schedule` for a message of `size` bytes. Raises SimulationError if it cannot finish."""
+    """Run `schedule` for a message of `size` bytes; time counts from when the first rank is ready.
+
+    Raises SimulationError if it cannot finish.
+    """
     if (schedule.nodes, schedule.ranks_per_node) != (cluster.nodes, cluster.ranks_per_node):
         raise SimulationError(
             f"schedule {schedule.name} is for {schedule.nodes} × {schedule.ranks_per_node} ranks, "
@@ -66,14 +89,23 @@ def simulate(
     if schedule.ranks == 1 or size == 0:
         nothing = np.zeros(len(cluster.bandwidths))
         return Timeline(0, (), nothing, nothing.astype(np.int64), {})
-    return _Run(schedule, cluster, size, wire, transport, rates).result()
+    if skew is not None and not len(skew.late) == len(skew.load) == schedule.ranks:
+        raise SimulationError(f"a skew of {len(skew.late)} and {len(skew.load)} ranks on {schedule.ranks} ranks")
+    return _Run(schedule, cluster, size, wire, transport, rates, skew).result()
 
 
 class _Run:
     def __init__(
-        self, schedule: Schedule, cluster: Cluster, size: int, wire: Wire, transport: Transport, rates: Rates
+        self,
+        schedule: Schedule,
+        cluster: Cluster,
+        size: int,
+        wire: Wire,
+        transport: Transport,
+        rates: Rates,
+        skew: Skew | None,
     ) -> None:
-        self.schedule, self.wire, self.transport, self.rates = schedule, wire, transport, rates
+        self.schedule, self.wire, self.transport, self.rates, self.skew = schedule, wire, transport, rates, skew
         self.slot = schedule.slot_bytes(size)
         self.env = simpy.Environment()
         self.network = Network(self.env, cluster.bandwidths)
@@ -96,6 +128,8 @@ class _Run:
         return Timeline(time, tuple(self.spans), self.network.bytes, self.network.busy, self.carried)
 
     def _ready(self, stage: Stage, rank: int) -> simpy.Event:
+        if self.skew is not None and not stage.after:
+            return delay(self.env, self.skew.late[rank])
         return simpy.AllOf(self.env, [self.done[name, rank] for name in stage.after])
 
     def _finish(self, stage: Stage, rank: int, start: int) -> None:
@@ -110,7 +144,7 @@ class _Run:
             with self.engines[rank].request() as turn:
                 yield turn
                 start = int(self.env.now)
-                yield delay(self.env, duration)
+                yield delay(self.env, duration * self._load(stage, rank))
                 self._finish(stage, rank, start)
 
         for rank in range(self.schedule.ranks):
@@ -134,4 +168,40 @@ class _Run:
                 self._finish(stage, rank, start)
 
         for group in self.schedule.groups(stage.axis):
-            self.env.process(work(group))
+            if self.skew is not None and self.transport.is_direct(exchange):
+                self._pairwise(stage, exchange, group, sent)
+            else:
+                self.env.process(work(group))
+
+    def _load(self, stage: Stage, rank: int) -> float:
+        """What a rank handles over the mean: it encodes what it sends."""
+        return self.skew.load[rank] if self.skew is not None and stage.op is Op.ENCODE else 1.0
+
+    def _pairwise(self, stage: Stage, exchange: Exchange, group: range, sent: float) -> None:
+        assert self.skew is not None
+        load = np.array(self.skew.load)
+        carried = self.transport.carry(exchange, group, sent)
+        self.carried[stage.name] = (carried.algorithm, carried.protocol)
+        src, dst = (np.array(group)[side] for side in np.nonzero(~np.eye(len(group), dtype=bool)))
+        sizes = carried.sizes * load[src]
+        here: list[int] = []
+        moving: list[simpy.Event] = []
+        last = self.env.event()
+
+        def work(rank: int) -> Steps:
+            yield self._ready(stage, rank)
+            start = int(self.env.now)
+            yield delay(self.env, carried.launch)
+            mine = (src == rank) & np.isin(dst, here) | (dst == rank) & np.isin(src, here)
+            here.append(rank)
+            if mine.any():
+                moving.append(self.network.transfer(carried.paths.subset(mine), sizes[mine]))
+            if len(here) == len(group):
+                last.succeed()
+            yield last
+            yield simpy.AllOf(self.env, moving)
+            yield delay(self.env, carried.latency)
+            self._finish(stage, rank, start)
+
+        for rank in group:
+            self.env.process(work(rank))

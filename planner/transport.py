@@ -96,14 +96,17 @@ class Transport:
         """The quickest protocol for `sent` bytes from each rank of `group`."""
         key = (exchange, group)
         if key not in self._memo:
-            names = ALGORITHMS[exchange]
-            algorithm = self.forced if self.forced in names else names[0]
-            lower = self._ring if algorithm == "ring" else self._direct
+            lower = self._direct if self.is_direct(exchange) else self._ring
             self._memo[key] = lower(exchange, group)
         way = self._memo[key]
         offers = [(self._fixed(way, p), p) for p in self.protocols]
         (launch, latency), best = min(offers, key=lambda o: sum(o[0]) + sent * way.slowest / o[1].efficiency)
         return Carried(way.algorithm, best.name, way.paths, way.share * (sent / best.efficiency), launch, latency)
+
+    def is_direct(self, exchange: Exchange) -> bool:
+        """Whether every rank sends to every other at once; flows then stand by sender, then receiver."""
+        names = ALGORITHMS[exchange]
+        return (self.forced if self.forced in names else names[0]) == "direct"
 
     def _fixed(self, way: Way, protocol: Protocol) -> tuple[int, int]:
         """Launch and summed latency of all steps, ps; every link of a step's path adds its own (cut-through)."""
