@@ -104,7 +104,7 @@ def init(
 class Session:
     """Collectives that follow a plan. Made by `init`, which every rank must call.
 
-    `rehearsal`: the plan was made for another transport than the one at hand, so its times mean nothing here.
+    `rehearsal`: why the plan's times mean nothing here (another transport, ranks placed otherwise), None if they do.
     """
 
     def __init__(
@@ -128,13 +128,9 @@ class Session:
         }
         self._scratch: dict[torch.device, Scratch] = {}
         self._codecs: dict[tuple[Any, ...], SlotCodec] = {}
-        self.rehearsal = plan is not None and plan.topology.transport != self.backend
-        if plan is not None and self.rehearsal and self._axes.rank == 0:
-            log.warning(
-                "rehearsal: the plan was made for %s and runs on %s here; predicted times are not compared",
-                plan.topology.transport,
-                self.backend,
-            )
+        self.rehearsal = _rehearsal(plan, self.ranks, self.backend) if plan else None
+        if self.rehearsal and self._axes.rank == 0:
+            log.warning("rehearsal: %s; predicted times are not compared", self.rehearsal)
 
     def all_gather(self, output: Tensor, input: Tensor) -> None:
         """output (ranks × input.numel() elements, same dtype, any shape) = all ranks' input, in rank order."""
@@ -299,6 +295,18 @@ def _check_fit(plan: Plan, ranks_per_node: int) -> None:
         raise PlanError(
             f"plan needs {needs}, job has {ranks} ({nodes} × {ranks_per_node}); {advice}, or make a plan for this job"
         )
+
+
+def _rehearsal(plan: Plan, ranks: int, backend: str) -> str | None:
+    """Why this job is not the machine that the plan predicts, as far as a rank can see."""
+    made_for = plan.topology
+    if made_for.transport != backend:
+        return f"the plan was made for {made_for.transport} and runs on {backend} here"
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    if local != made_for.ranks_per_node:
+        planned = f"{made_for.nodes} × {made_for.ranks_per_node}"
+        return f"the plan was made for {planned} ranks, here {local} of {ranks} share a host"
+    return None
 
 
 def _check_machine(plan: Plan, topology: str) -> None:

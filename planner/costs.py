@@ -84,8 +84,10 @@ class Rates:
         cpu = cluster.machine.cpu
         if cpu is None:
             raise ConfigError(f"machine {cluster.machine.name} has neither [gpu] nor [cpu]: codec speed is unknown")
+        share = min(1.0, (cpu.cores or cluster.ranks) / cluster.ranks)
+        encode, decode = cpu.codec_encode * share, cpu.codec_decode * share
         # A copy costs one read and one write; the decoder does that and more.
-        return cls(CPU_LAUNCH, float(cpu.codec_encode), float(cpu.codec_decode), float(cpu.codec_decode))
+        return cls(CPU_LAUNCH, encode, decode, decode)
 
     def duration(self, stage: Stage, schedule: Schedule, slot: int) -> float:
         """Picoseconds of a local stage on one rank, `slot` raw bytes per slot."""

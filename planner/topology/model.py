@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
 from zipplan.planner.topology.catalogue import (
     GpuFacts,
@@ -54,7 +54,7 @@ Bandwidth = Annotated[int, BeforeValidator(_rate)]
 """Bytes per second, one direction; written as a unit string."""
 Latency = Annotated[int, BeforeValidator(_time)]
 """Picoseconds; written as a unit string."""
-Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Source = Annotated[str, Field(min_length=3)]
 
@@ -90,10 +90,14 @@ class Gpu(_Strict):
 
 
 class Cpu(_Strict):
-    """Speed of the codec on this host, bytes/s of raw data, one rank."""
+    """Speed of the codec on this host, bytes/s of raw data, one core.
+
+    cores: how many all ranks of the cluster share, where one machine plays all of them; else every rank has its own.
+    """
 
     codec_encode: Bandwidth
     codec_decode: Bandwidth
+    cores: Count | None = None
     source: Source
 
 
@@ -111,7 +115,7 @@ class Transport(_Strict):
     step_inter: Latency | None = None
     efficiency_intra: Fraction | None = None
     efficiency_inter: Fraction | None = None
-    nvls: bool | None = None
+    nvls: StrictBool | None = None
     source: Source | None = None
 
 
@@ -128,7 +132,7 @@ class LinkRow(_Strict):
     lanes: Count = 1
     bandwidth: Bandwidth | None = None
     latency: Latency | None = None
-    one_way: bool = False
+    one_way: StrictBool = False
     source: Source | None = None
 
     @model_validator(mode="after")
@@ -146,7 +150,7 @@ class NicRow(_Strict):
     name: str
     bandwidth: Bandwidth
     latency: Latency | None = None
-    use: bool = True
+    use: StrictBool = True
     why: str | None = None
     source: Source
 
@@ -159,7 +163,7 @@ class Node(_Strict):
     """
 
     ranks: Count
-    p2p: bool | None = None
+    p2p: StrictBool | None = None
     count: Count | None = None
     source: Source
     link: tuple[LinkRow, ...] = ()
@@ -190,8 +194,8 @@ class Fabric(_Strict):
     default_nodes: Count = 1
     nodes_per_leaf: Count | None = None
     spines: Count | None = None
-    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    pxn: bool = False
+    oversubscription: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] = 1.0
+    pxn: StrictBool = False
     routing: Literal["modulo", "hash"] = "modulo"
     nodes_per_switch: Count | None = None
     switches_per_group: Count | None = None
@@ -233,7 +237,7 @@ class Override(_Strict):
 
     node: Annotated[int, Field(strict=True, ge=0)] | None = None
     link: str
-    failed: bool = False
+    failed: StrictBool = False
     bandwidth: Bandwidth | None = None
     latency: Latency | None = None
     source: Source

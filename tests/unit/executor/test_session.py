@@ -39,6 +39,17 @@ def plan_of_zipped() -> Plan:
 
 
 @pytest.mark.usefixtures("world_of_one")
+def test_times_are_compared_only_where_the_plan_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another transport, or ranks placed otherwise, is a rehearsal and says why."""
+    plan = plan_of_zipped()
+    assert init(plan).rehearsal is None
+    fast = plan.model_copy(update={"topology": plan.topology.model_copy(update={"transport": "nccl"})})
+    assert init(fast).rehearsal == "the plan was made for nccl and runs on gloo here"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert "plan was made for 1 × 1 ranks, here 4 of 1 share a host" in str(init(plan, ranks_per_node=1).rehearsal)
+
+
+@pytest.mark.usefixtures("world_of_one")
 def test_one_rank_gets_its_own_values_back() -> None:
     """All four collectives return the input; report and scratch say what happened."""
     session = init(plan_of_zipped())
