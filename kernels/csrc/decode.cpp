@@ -73,14 +73,6 @@ bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, const Ah
     return true;
 }
 
-struct Batch {  // what the caller received: static regions back to back, dynamic ones at `offsets`, or back to back
-    const u8* fixed;
-    u64 fixed_bytes;
-    const u8* dynamic;
-    u64 dynamic_bytes;
-    const u64* offsets;
-};
-
 // Reads and checks the headers of a batch against what the caller expects: frame i holds n[i % chunks] elements.
 bool open_frames(const Spec& s, u64 senders, u64 chunks, const u64* n, Batch b, std::vector<Frame>& frames, Error* e) {
     frames.resize(senders * chunks);
@@ -185,8 +177,6 @@ ZP_API int zp_decode(const Spec* s, u64 chunks, const u64* n, const Batch* batch
     });
 }
 
-// senders * chunks frames, sender by sender: dst[j] is the sum over senders of their frame j, accumulated in FP32 in the
-// order of senders and rounded once to the dtype.
 ZP_API int zp_decode_reduce(const Spec* s, u64 senders, u64 chunks, const u64* n, const Batch* batch, u8* const* dst, int threads, int backend, Error* err) {
     const Ops* ops = ops_for(backend);
     if (!ops) return 2;

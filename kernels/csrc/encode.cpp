@@ -88,12 +88,10 @@ void measure_ranking(const Ops& ops, const Spec& s, const u8* src, u64 n, Scratc
 struct Part { u64 chunk, first, last; u8* dynamic; u64 used; Tally tally; };  // tiles first..last-1 of a chunk
 }  // namespace
 
-// One frame per chunk. static_out holds the static regions back to back, dynamic_out the dynamic ones, each packed.
-// sizes: per chunk {dynamic bytes, escapes below, escapes above, stored tiles}.
 ZP_API int zp_encode(const Spec* spec, u64 chunks, const u8* const* src, const u64* n, u8* static_out, u8* dynamic_out, i64* sizes, int threads, int backend) {
     const Spec& s = *spec;
     const Ops* ops = ops_for(backend);
-    if (!ops) return 1;
+    if (!ops) return 2;
     u64 item = item_bytes(s.dtype), all = 0;
     std::vector<u8*> frame(chunks);
     for (u64 i = 0; i < chunks; i++) {

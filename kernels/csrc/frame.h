@@ -27,4 +27,30 @@ void write_header(const Spec& spec, const u8* ranking, u64 n, u64 dynamic_bytes,
 bool read_header(const u8* frame, u64 bytes, Header* h, Error* e);
 u64 checksum(const u8* static_region, u64 static_bytes, const u8* dynamic_region, u64 dynamic_bytes);
 const Ops* ops_for(int backend);  // 0 best, 1 portable, 2 AVX2; null if the processor lacks it
+
+struct Batch {  // what the caller received: static regions back to back, dynamic ones at `offsets`, or back to back
+    const u8* fixed;
+    u64 fixed_bytes;
+    const u8* dynamic;
+    u64 dynamic_bytes;
+    const u64* offsets;
+};
 }  // namespace zp
+
+// The C ABI. Status 0: done; 1: *err says what is wrong with the frames; 2: this processor lacks the backend.
+
+// One frame per chunk. static_out takes the static regions back to back, dynamic_out the dynamic ones, each packed.
+// sizes: per chunk {dynamic bytes, escapes below, escapes above, stored tiles}.
+ZP_API int zp_encode(const zp::Spec* spec, zp::u64 chunks, const zp::u8* const* src, const zp::u64* n, zp::u8* static_out, zp::u8* dynamic_out,
+                     zp::i64* sizes, int threads, int backend);
+ZP_API int zp_decode(const zp::Spec* spec, zp::u64 chunks, const zp::u64* n, const zp::Batch* batch, zp::u8* const* dst, int threads, int backend,
+                     zp::Error* err);
+// senders * chunks frames, sender by sender: dst[j] is the sum over senders of their frame j, accumulated in FP32 in the
+// order of senders and rounded once to the dtype.
+ZP_API int zp_decode_reduce(const zp::Spec* spec, zp::u64 senders, zp::u64 chunks, const zp::u64* n, const zp::Batch* batch, zp::u8* const* dst,
+                            int threads, int backend, zp::Error* err);
+ZP_API int zp_header(const zp::u8* frame, zp::u64 bytes, zp::Header* h, zp::Error* e);
+ZP_API zp::u64 zp_static_size(int codec, int dtype, zp::u32 slack, zp::u64 n);
+ZP_API zp::u64 zp_max_dynamic_size(int codec, int dtype, zp::u32 slack, zp::u64 n);
+ZP_API zp::u32 zp_max_slack(int codec, int dtype);
+ZP_API int zp_has_avx2();
