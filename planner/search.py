@@ -12,9 +12,9 @@ from zipplan.planner.profiles import Profile
 from zipplan.planner.schedule import Collective, Op, Schedule
 from zipplan.planner.settings import UNCHANGED, Settings
 from zipplan.planner.simulate import Timeline, simulate
-from zipplan.planner.topology import Cluster
+from zipplan.planner.topology import Cluster, Link
 from zipplan.planner.transport import Transport
-from zipplan.planner.units import format_bandwidth, format_time
+from zipplan.planner.units import PS_PER_SECOND, format_bandwidth, format_time
 from zipplan.planner.verify import verify
 
 # A candidate must be this much faster than a simpler one to be chosen: ties and model noise must not flip a plan.
@@ -80,7 +80,7 @@ class Search:
         self.cluster, self.dtype, self.profile = cluster, dtype, profile
         codecs: Sequence[str] = CODECS.get(dtype, ()) if codec == "auto" else () if codec == "raw" else (codec,)
         self.wires = {c: settings.wire(wire(c, dtype, profile)) for c in ("raw", *codecs)}
-        self.rates = settings.rates(Rates.of(cluster))
+        self.rates = {c: settings.rates(Rates.of(cluster, c)) for c in self.wires}
         self.transport = Transport(cluster, algorithm)
         self.schedules = list(candidates(collective, cluster.nodes, cluster.ranks_per_node, codecs))
         for schedule in self.schedules:
@@ -89,7 +89,7 @@ class Search:
     def run(self, schedule: Schedule, size: int) -> Result:
         """Simulate one candidate at one size."""
         wired = self.wires[schedule.codec]
-        timeline = simulate(schedule, self.cluster, size, wired, self.transport, self.rates)
+        timeline = simulate(schedule, self.cluster, size, wired, self.transport, self.rates[schedule.codec])
         return Result(schedule, wired, size, timeline)
 
     def decide(self, size: int) -> Decision:
@@ -155,10 +155,20 @@ class Search:
         return f"{more}: {cause}{self.busiest(loser)}"
 
     def busiest(self, result: Result) -> str:
-        """The link that is in use longest, with its share of the time."""
-        busy = result.timeline.link_busy
-        if result.time == 0 or not busy.any():
+        """The fullest link, with its share of what it could have carried in the time."""
+        found = self.tightest(result)
+        if found is None:
             return ""
-        link = self.cluster.links[int(busy.argmax())]
-        share = busy.max() / result.time
-        return f"; busiest {link.kind} link {link.name} ({format_bandwidth(link.bandwidth)}) {share:.0%} of the time"
+        link, share = found
+        return f"; busiest {link.kind} link {link.name} ({format_bandwidth(link.bandwidth)}) {share:.0%} full"
+
+    def tightest(self, result: Result) -> tuple[Link, float] | None:
+        """The link that carries most for its rate, and how full that is, 0 to 1; None when nothing travels.
+
+        Use counts the protocol's overhead, as the flows do, so a link that bounds the whole time is 100 % full.
+        """
+        if result.time == 0 or not result.timeline.link_bytes.any():
+            return None
+        seconds = result.timeline.link_bytes / self.cluster.bandwidths
+        index = int(seconds.argmax())
+        return self.cluster.links[index], float(seconds[index]) * PS_PER_SECOND / result.time

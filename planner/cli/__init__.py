@@ -16,6 +16,7 @@ COMMANDS = {
         "zipplan.planner.cli.simulate:simulate",
         "Predict the time of one collective, as nccl-tests prints it.",
     ),
+    "whatif": ("zipplan.planner.cli.whatif:whatif", "Sweep parameters: when does compression start to pay?"),
     "topo": ("zipplan.planner.cli.topo:topo", "List, draw, import and check machines."),
 }
 

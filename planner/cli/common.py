@@ -67,14 +67,16 @@ def read_cluster(
     settings: Settings = UNCHANGED,
 ) -> Cluster:
     """The cluster that the options describe. Raises TopologyError or ConfigError."""
-    chosen = None
-    if gpus is not None:
-        try:
-            chosen = [int(part) for part in gpus.split(",")]
-        except ValueError:
-            raise ConfigError(f"--gpus: cannot read {gpus!r}; expected numbers with commas, such as 0,2,5") from None
     machine = settings.machine(load_machine(topology, gpu=gpu))
-    return build_cluster(machine, nodes=nodes, ranks_per_node=ranks_per_node, gpus=chosen)
+    return build_cluster(machine, nodes=nodes, ranks_per_node=ranks_per_node, gpus=read_gpus(gpus))
+
+
+def read_gpus(text: str | None) -> tuple[int, ...] | None:
+    """Numbers from '0,2,5'. Raises ConfigError."""
+    try:
+        return None if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--gpus: cannot read {text!r}; expected numbers with commas, such as 0,2,5") from None
 
 
 def read_sizes(text: str) -> list[int]:
