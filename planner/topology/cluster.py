@@ -46,7 +46,7 @@ class Cluster:
         self.gpu: Gpu | None = machine.gpu
         self.transport: ResolvedTransport = machine.full_transport()
         self.devices = tuple(f"{machine.endpoint}{i}" for i in locals_)
-        self.templates, self.template_of = _templates(machine, nodes, device_ranks)
+        self.templates, self.template_of = _templates(machine, nodes, device_ranks, self.devices)
         nic_counts = {len(t.nics) for t in self.templates}
         first = self.templates[0]
         rate = max((first.edges[i].bandwidth for i in first.port_out.values()), default=1)
@@ -284,7 +284,9 @@ class _Links(Sequence[Link]):
         return Link(index, f"{src}>{dst}", src, dst, edge.kind, edge.bandwidth, edge.latency)
 
 
-def _templates(machine: Machine, nodes: int, ranks: int) -> tuple[list[NodeTemplate], npt.NDArray[np.int64]]:
+def _templates(
+    machine: Machine, nodes: int, ranks: int, members: Sequence[str]
+) -> tuple[list[NodeTemplate], npt.NDArray[np.int64]]:
     """Distinct templates and, per node, which one: the file's templates plus one for every node with overrides."""
     if len(machine.node) == 1:
         which = np.zeros(nodes, dtype=np.int64)
@@ -295,14 +297,14 @@ def _templates(machine: Machine, nodes: int, ranks: int) -> tuple[list[NodeTempl
                 f"{machine.name} describes {len(which)} unlike nodes; {nodes} were asked for (raise a count)"
             )
         which = which[:nodes]
-    templates = [NodeTemplate(machine, node, ranks) for node in machine.node]
+    templates = [NodeTemplate(machine, node, ranks, members=members) for node in machine.node]
     special: dict[int, list[Any]] = {}
     for override in machine.override:
         if override.node is not None:
             special.setdefault(override.node, []).append(override)
     for node, overrides in special.items():
         if node < nodes:
-            templates.append(NodeTemplate(machine, machine.node[int(which[node])], ranks, overrides))
+            templates.append(NodeTemplate(machine, machine.node[int(which[node])], ranks, overrides, members))
             which[node] = len(templates) - 1
     return templates, which
 
@@ -339,13 +341,17 @@ def build_cluster(
     if gpus is not None:
         chosen = tuple(gpus)
         if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= g < have for g in chosen):
-            raise TopologyError(f"{machine.name}: GPUs {list(chosen)}; expected distinct numbers from 0 to {have - 1}")
+            shared = "; NCCL does not allow two ranks on one GPU, gloo does" if len(set(chosen)) < len(chosen) else ""
+            raise TopologyError(
+                f"{machine.name}: GPUs {list(chosen)}; expected distinct numbers from 0 to {have - 1}{shared}"
+            )
         if ranks_per_node not in (None, len(chosen)):
             raise TopologyError(f"{len(chosen)} GPUs chosen, but {ranks_per_node} ranks per node asked for")
     else:
         wanted = have if ranks_per_node is None else ranks_per_node
         if wanted < 1 or (wanted > have and not elastic):
-            raise TopologyError(f"{machine.name}: {wanted} ranks per node; a node has {have}")
+            shared = "; NCCL does not allow two ranks on one GPU, gloo does" if wanted > have and machine.gpu else ""
+            raise TopologyError(f"{machine.name}: {wanted} ranks per node; a node has {have}{shared}")
         chosen = tuple(range(wanted))
         have = max(have, wanted) if not elastic else wanted
     return Cluster(machine, nodes, chosen, have)

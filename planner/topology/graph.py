@@ -30,11 +30,16 @@ def to_networkx(cluster: Cluster) -> Any:
 
 
 def min_cut(cluster: Cluster, left: set[int], right: set[int]) -> int:
-    """Largest total rate, bytes/s, from the ranks `left` to the ranks `right` (max-flow = min-cut)."""
+    """Largest total rate, bytes/s, from the ranks `left` to the ranks `right` (max-flow = min-cut).
+
+    In a cluster of one node only links inside the node count.
+    """
     import networkx as nx
 
     simple: Any = nx.DiGraph()
     for link in cluster.links:
+        if link.kind == "nic" and cluster.nodes == 1:
+            continue  # inside one node: no detour through the network
         if simple.has_edge(link.src, link.dst):
             simple[link.src][link.dst][CAPACITY] += link.bandwidth
         else:

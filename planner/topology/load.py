@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -18,10 +19,15 @@ MAX_BYTES = 64 * 2**20
 
 
 def shipped() -> list[str]:
-    """Names of the machines that come with zipplan."""
-    folder = resources.files("zipplan.topologies")
-    names = (entry.name for entry in folder.iterdir())
-    return sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml") and not n.startswith("_"))
+    """Names of the machines that come with zipplan: the TOML files with a [[node]]; other tables lie beside them."""
+    return sorted(_shipped_texts())
+
+
+@cache
+def _shipped_texts() -> dict[str, str]:
+    files = [entry for entry in resources.files("zipplan.topologies").iterdir() if entry.name.endswith(".toml")]
+    texts = {entry.name.removesuffix(".toml"): entry.read_text("utf-8") for entry in files}
+    return {name: text for name, text in texts.items() if "\n[[node]]" in text}
 
 
 def load_machine(name_or_path: str, *, gpu: str | None = None) -> Machine:
@@ -30,8 +36,7 @@ def load_machine(name_or_path: str, *, gpu: str | None = None) -> Machine:
     gpu: the GPU model, for texts that do not tell it. Raises TopologyError.
     """
     if name_or_path in shipped():
-        text = resources.files("zipplan.topologies").joinpath(f"{name_or_path}.toml").read_text("utf-8")
-        return parse_machine(text, name_or_path)
+        return parse_machine(_shipped_texts()[name_or_path], name_or_path)
     return load_described(name_or_path, gpu=gpu).machine
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -44,10 +44,19 @@ def natural(name: str) -> tuple[object, ...]:
 class NodeTemplate:
     """The links of one kind of node. `ranks`: devices that are ranks, in order; `nics`: ports in use, in order."""
 
-    def __init__(self, machine: Machine, node: Node, ranks: int, overrides: Iterable[Override] = ()) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        node: Node,
+        ranks: int,
+        overrides: Iterable[Override] = (),
+        members: Collection[str] | None = None,
+    ) -> None:
+        """`members`: ranks that take part (default all); only they may pass NVLink traffic on, as NCCL has it."""
         self.p2p = machine.peer_to_peer(node)
         self.ranks = [f"{machine.endpoint}{i}" for i in range(ranks)]
         edges, self.nics, self.idle_nics = _expand_all(machine, node, ranks)
+        self._members = set(self.ranks if members is None else members)
         self.edges = sorted(_overridden(edges, overrides), key=lambda e: (natural(e.src), natural(e.dst), e))
         self.devices = sorted({*self.ranks, *(d for e in self.edges for d in (e.src, e.dst) if d != PORT)}, key=natural)
         self._paths: dict[tuple[str, str], Path] = {}
@@ -118,7 +127,7 @@ class NodeTemplate:
         best: tuple[int, int, int, tuple[int, int]] | None = None
         for first in self._out[src]:
             middle = self.edges[first]
-            if middle.kind not in ("nvlink", "xgmi") or kind_of(middle.dst) != "gpu":
+            if middle.kind not in ("nvlink", "xgmi") or middle.dst not in self._members:
                 continue
             for second in self._out[middle.dst]:
                 last = self.edges[second]

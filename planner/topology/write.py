@@ -14,7 +14,10 @@ from zipplan.planner.topology.importers import Imported
 from zipplan.planner.topology.model import FabricLink, LinkRow, Machine, NicRow
 from zipplan.planner.units import format_bandwidth
 
-_RATES = {"bandwidth", "hbm_bandwidth", "codec_encode", "codec_decode", "local_bandwidth", "global_bandwidth"}
+_RATES = {
+    "bandwidth", "hbm_bandwidth", "codec_encode", "codec_decode", "cascade_encode", "cascade_decode", "local_bandwidth",
+    "global_bandwidth",
+}  # fmt: skip
 _TIMES = {"latency", "launch", "step_intra", "step_inter"}
 
 

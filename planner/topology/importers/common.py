@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from zipplan.planner.errors import TopologyError, nearest
+from zipplan.planner.errors import TopologyError
 from zipplan.planner.topology.catalogue import GpuFacts, find_gpu, gpu_facts, gpus
 from zipplan.planner.topology.model import Machine
 
@@ -99,13 +99,3 @@ def numbers(items: list[int]) -> str:
     if len(items) > 1 and items == list(range(items[0], items[0] + len(items))):
         return f"{{{items[0]}-{items[-1]}}}"
     return "{" + ",".join(map(str, items)) + "}" if len(items) != 1 else str(items[0])
-
-
-def unknown_token(token: str, row: str, column: str, valid: list[str], where: str) -> TopologyError:
-    """The error for a cell that means nothing."""
-    return TopologyError(
-        f"{where}: row {row}, column {column}: unknown entry {token!r}; {nearest(token, valid)}",
-        row=row,
-        column=column,
-        token=token,
-    )

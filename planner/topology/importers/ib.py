@@ -226,6 +226,9 @@ def _hosts(net: Net) -> tuple[dict[str, list[tuple[str, str, int]]], int]:
     """(host → its ports as (adapter name, peer id, rate), in order of adapter names, number of SHARP nodes)."""
     hosts: dict[str, list[tuple[str, str, int]]] = {}
     aggregation = 0
+    ports: dict[str, list[tuple[int, str, int]]] = {}
+    for (owner, port), ((peer, _), rate) in net.cables.items():
+        ports.setdefault(owner, []).append((port, peer, rate))
     for ident, name in net.names.items():
         if ident in net.switches or ident.startswith("R-"):
             continue
@@ -233,9 +236,10 @@ def _hosts(net: Net) -> tuple[dict[str, list[tuple[str, str, int]]], int]:
             aggregation += 1
             continue
         host, _, adapter = name.partition(" ")
-        for (owner, port), ((peer, _), rate) in net.cables.items():
-            if owner == ident:
-                hosts.setdefault(host or ident, []).append((f"{adapter or ident}/{port}", peer, rate))
+        if not host or re.fullmatch(r"MT\d+", host):  # the adapter's factory name: nobody named this host
+            host, adapter = ident, name
+        for port, peer, rate in ports.get(ident, ()):
+            hosts.setdefault(host, []).append((f"{adapter or ident}/{port}", peer, rate))
     return {h: sorted(ports, key=lambda p: natural(p[0])) for h, ports in hosts.items()}, aggregation
 
 

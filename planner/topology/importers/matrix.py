@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from zipplan.planner.errors import TopologyError
+from zipplan.planner.errors import TopologyError, nearest
 from zipplan.planner.topology.importers.common import Notes
 
 _AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA Affinity")
@@ -15,7 +15,7 @@ _GPU = re.compile(r"GPU\d+$")
 
 @dataclass
 class Matrix:
-    """`gpus`, `nics`: names in column order. `cells[a, b]`: raw text, both orders. `extra[gpu][column]`: affinities."""
+    """`gpus` by number, `nics` in column order. `cells[a, b]`: raw text. `extra[gpu][column]`: affinities."""
 
     gpus: list[str]
     nics: list[str]
@@ -42,8 +42,13 @@ def header_of(lines: list[str]) -> int | None:
     return None
 
 
-def parse_matrix(lines: list[str], where: str, self_mark: str = "X") -> Matrix:
-    """Read the matrix; refuses doubled names, short rows, and pairs whose two entries differ. Raises TopologyError."""
+def parse_matrix(
+    lines: list[str], where: str, entry: re.Pattern[str], valid: list[str], self_mark: str = "X"
+) -> Matrix:
+    """Read the matrix; its entries off the diagonal match `entry`, `valid` names them in errors.
+
+    Refuses doubled names, short rows, and pairs whose two entries differ. Raises TopologyError.
+    """
     start = header_of(lines)
     if start is None:
         raise TopologyError(f"{where}: no header line with GPU0, GPU1, ... found")
@@ -54,7 +59,8 @@ def parse_matrix(lines: list[str], where: str, self_mark: str = "X") -> Matrix:
     doubled = {c for c in columns if columns.count(c) > 1}
     if doubled:
         raise TopologyError(f"{where}: column {sorted(doubled)[0]} appears twice in the header")
-    matrix = Matrix([c for c in columns if _GPU.match(c)], [c for c in columns if not _GPU.match(c)])
+    gpus = sorted((c for c in columns if _GPU.match(c)), key=lambda name: int(name[3:]))
+    matrix = Matrix(gpus, [c for c in columns if not _GPU.match(c)])
     for number, line in enumerate(lines[start + 1 :], start + 2):
         name, _, _ = line.strip().partition("\t")
         name = name.split()[0] if name.split() else ""
@@ -68,6 +74,14 @@ def parse_matrix(lines: list[str], where: str, self_mark: str = "X") -> Matrix:
                 matrix.nic_names[legend[1]] = legend[2]
     if not any(row in matrix.gpus for row in matrix.rows):
         raise TopologyError(f"{where}: a header with {len(columns)} columns, but no row of a GPU below it")
+    for (a, b), text in matrix.cells.items():
+        if text != self_mark and not entry.fullmatch(text):
+            raise TopologyError(
+                f"{where}: row {a}, column {b}: unknown entry {text!r}; {nearest(text, [self_mark, *valid])}",
+                row=a,
+                column=b,
+                token=text,
+            )
     for (a, b), text in matrix.cells.items():
         other = matrix.cells.get((b, a), text)
         if other != text:

@@ -87,6 +87,11 @@ def import_xml(lines: list[str], *, name: str, where: str, gpu: str | None = Non
         notes.assumed.append("with --nodes: all NICs on one non-blocking switch (edit [fabric], or give a fabric file)")
     else:
         notes.unknown.append("NICs: the file has none, so this describes one node only")
+    notes.unknown.append("the fabric beyond the NICs")
+    if any(number < 0 for number in ids):
+        notes.warnings.append(
+            "NUMA node -1: topology looks virtualised, rates are conservative; take the file on the bare host"
+        )
     return finish(data, where, TOOL, notes, _labels(found, ports))
 
 
@@ -231,14 +236,21 @@ def _pcie_rows(found: _Found, facts: GpuFacts, notes: Notes) -> list[dict[str, A
     for rate, pairs in ends.items():
         own = {"bandwidth": rate, "source": "link_speed x link_width in the XML"} if rate else {}
         rows += pack(pairs, {"kind": "pcie", **own})
+    home = {device: above for device, above, _ in links}
+    for index, (_, gpu, device) in enumerate(found.gpus):
+        for link in gpu.children if gpu else ():
+            if link.tag == "c2c":
+                while device in home:
+                    device = home[device]
+                rows.append({"a": f"gpu{index}", "b": device, "kind": "c2c"})
     return rows
 
 
 def _rate(pci: Element) -> int | None:
-    """Bytes/s from link_speed and link_width; None when either is missing, empty or 0."""
+    """Bytes/s from link_speed and link_width; None when either is missing, empty, 0 or 255 (unknown)."""
     speed = re.match(r"\s*([0-9.]+)\s*GT/s", pci.attributes.get("link_speed", ""))
     width = pci.attributes.get("link_width", "").strip()
-    if not speed or not width.isdigit() or int(width) == 0:
+    if not speed or width not in ("1", "2", "4", "8", "12", "16", "32"):
         return None
     transfer = float(speed[1])
     if transfer in _GENERATION:

@@ -6,7 +6,6 @@ import re
 from itertools import combinations
 from typing import Any
 
-from zipplan.planner.errors import TopologyError
 from zipplan.planner.topology.importers.common import (
     Imported,
     Notes,
@@ -15,12 +14,13 @@ from zipplan.planner.topology.importers.common import (
     numbers,
     source_of,
     told_by,
-    unknown_token,
 )
 from zipplan.planner.topology.importers.matrix import Matrix, fill_hidden, parse_matrix
 from zipplan.planner.topology.importers.rows import host_links, pack
 
 TOOL = "rocm-smi --showtopo"
+_ENTRY = re.compile("XGMI|PCIE|N/A")
+_VALID = ["XGMI", "PCIE", "N/A"]
 _SECTION = re.compile(r"={3,}\s*(.*?)\s*={3,}")
 
 
@@ -33,10 +33,7 @@ def import_rocm(lines: list[str], *, name: str, where: str, gpu: str | None = No
     """Text → Machine; only direct links (one hop) become links. Raises TopologyError."""
     notes = Notes()
     sections = _sections(lines)
-    matrix = parse_matrix(sections.get("Link Type between two GPUs", lines), where, self_mark="0")
-    for (row, column), text in matrix.cells.items():
-        if text not in ("0", "XGMI", "PCIE", "N/A"):
-            raise unknown_token(text, row, column, ["0", "XGMI", "PCIE", "N/A"], where)
+    matrix = parse_matrix(sections.get("Link Type between two GPUs", lines), where, _ENTRY, _VALID, self_mark="0")
     fill_hidden(matrix, where, notes)
     facts = choose_gpu(gpu, None, "rocm-smi --showtopo names no model", where, notes)
     hops = _hops(sections, where)
@@ -97,11 +94,7 @@ def _hops(sections: dict[str, list[str]], where: str) -> Matrix | None:
     lines = sections.get("Hops between two GPUs")
     if not lines:
         return None
-    hops = parse_matrix(lines, where, self_mark="0")
-    for (row, column), text in hops.cells.items():
-        if not text.isdigit():
-            raise TopologyError(f"{where}: row {row}, column {column}: {text!r} is no hop count")
-    return hops
+    return parse_matrix(lines, where, re.compile(r"\d+|N/A"), ["hop counts"], self_mark="0")
 
 
 def _numa(lines: list[str]) -> dict[str, int]:

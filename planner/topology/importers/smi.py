@@ -16,7 +16,6 @@ from zipplan.planner.topology.importers.common import (
     numbers,
     source_of,
     told_by,
-    unknown_token,
 )
 from zipplan.planner.topology.importers.matrix import Matrix, fill_hidden, header_of, parse_matrix
 from zipplan.planner.topology.importers.rows import host_links, nic_source, pack, pack_ports
@@ -24,7 +23,8 @@ from zipplan.planner.topology.importers.rows import host_links, nic_source, pack
 TOOL = "nvidia-smi topo -m"
 PCI_LABELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _RANK = {label: i for i, label in enumerate(PCI_LABELS)}
-_NV = re.compile(r"NV([1-9]\d*)")
+_NV = re.compile(r"NV([1-9]|[12]\d|3[0-6])")
+_ENTRY = re.compile(rf"PIX|PXB|PHB|NODE|SYS|N/A|{_NV.pattern}")
 MOST_NVLINKS = 18
 """No GPU so far has more NVLinks; a GPU whose row adds up to more is behind an NVSwitch."""
 
@@ -37,8 +37,8 @@ def is_smi(lines: list[str]) -> bool:
 def import_smi(lines: list[str], *, name: str, where: str, gpu: str | None = None) -> Imported:
     """Text → Machine. Unknown entries, asymmetry and holes that symmetry does not fill are TopologyErrors."""
     notes = Notes()
-    matrix = parse_matrix(lines, where)
-    _check_tokens(matrix, where, notes)
+    matrix = parse_matrix(lines, where, _ENTRY, [*PCI_LABELS, "NV1 to NV36", "N/A"])
+    _check_entries(matrix, where, notes)
     fill_hidden(matrix, where, notes)
     facts = choose_gpu(gpu, *_guess(matrix, lines), where, notes)
     gpus = matrix.gpus
@@ -97,17 +97,13 @@ def _label_count(matrix: Matrix) -> str:
     return ", ".join(f"{n} GPU pairs {label}" for label, n in sorted(count.items()))
 
 
-def _check_tokens(matrix: Matrix, where: str, notes: Notes) -> None:
-    valid = ["X", *PCI_LABELS, "NV1 to NV18", "N/A"]
+def _check_entries(matrix: Matrix, where: str, notes: Notes) -> None:
     untold = []
     for (row, column), text in matrix.cells.items():
-        nv = _NV.fullmatch(text)
         if text == "N/A":
             untold.append(f"{row}-{column}")
             matrix.cells[row, column] = "SYS"
-        elif text not in ("X", *PCI_LABELS) and not (nv and int(nv[1]) <= 36):
-            raise unknown_token(text, row, column, valid, where)
-        elif nv and not (row in matrix.gpus and column in matrix.gpus):
+        elif _NV.fullmatch(text) and not (row in matrix.gpus and column in matrix.gpus):
             raise TopologyError(f"{where}: row {row}, column {column}: {text!r} between a GPU and a NIC")
     if untold:
         notes.unknown.append(f"N/A entries: {', '.join(untold)}")
@@ -183,10 +179,16 @@ def _pcie_rows(matrix: Matrix, index: dict[str, str], notes: Notes) -> list[dict
     def within(*labels: str) -> Any:
         return lambda a, b: matrix.get(a, b) in labels
 
+    hidden = {g for g in matrix.gpus if g not in matrix.rows}
+    far = {n for n in matrix.nics if all(matrix.get(g, n) in (None, "SYS") for g in matrix.gpus)}
+    unplaced = hidden | (far if hidden else set())
+    if unplaced:
+        notes.assumed.append(f"no row tells where these are, so they share one CPU: {', '.join(sorted(unplaced))}")
+
     def same_host(a: str, b: str) -> bool:
         label = matrix.get(a, b)
-        if label is None:
-            return a not in matrix.extra and b not in matrix.extra
+        if label is None or (a in unplaced and b in unplaced):
+            return a in unplaced and b in unplaced
         if label.startswith("NV"):
             return _home(matrix, a) == _home(matrix, b)
         return label != "SYS"
@@ -233,9 +235,8 @@ def _choose_nics(matrix: Matrix, nics: list[str], notes: Notes) -> tuple[list[st
     for gpu in matrix.gpus:
         ranks = {n: _RANK[label] for n in nics if (label := matrix.get(gpu, n)) is not None}
         used |= {n for n, r in ranks.items() if r == min(ranks.values())}
-    if any(g not in matrix.rows for g in matrix.gpus):
-        seen = [g for g in matrix.gpus if any(matrix.get(g, n) for n in nics)]
-        used |= {n for n in nics if all(matrix.get(g, n) in (None, "SYS") for g in seen)}
+    if any(g not in matrix.rows and not any(matrix.get(g, n) for n in nics) for g in matrix.gpus):
+        used = set(nics)  # any of them may be the nearest of a GPU whose row is missing
     idle = {n: "every GPU has a nearer NIC: storage or management?" for n in nics if n not in used}
     if idle:
         names = ", ".join(matrix.nic_names.get(n, n) for n in idle)

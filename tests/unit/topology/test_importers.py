@@ -1,0 +1,195 @@
+"""Every sample file is read into the graph that it describes, or refused for the reason given here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zipplan.planner.errors import TopologyError
+from zipplan.planner.topology import bisection, build_cluster, load_described, parse_machine
+from zipplan.planner.topology.describe import counts, path_classes
+from zipplan.planner.topology.write import to_toml
+
+SAMPLES = Path(__file__).parents[2] / "fixtures" / "topologies"
+
+# file: (--gpu or None where the text tells, devices, path classes of the pairs of a node, bisection in GB/s)
+EXPECTED = {
+    "iblinkinfo_4node_v100.txt": ("V100", {"cpu": 4, "gpu": 4, "nic": 4, "pci": 4, "switch": 1}, {}, 25),
+    "ibnetdiscover_hdr_3level_small.txt": ("H100", {"cpu": 10, "gpu": 10, "nic": 10, "pci": 10, "switch": 8}, {}, 50),
+    "nccl_topo_aws_p4d.xml": (
+        None,
+        {"cpu": 2, "gpu": 8, "nic": 4, "pci": 4, "switch": 1},
+        {"PHB": 8, "PIX": 4, "SYS": 16},
+        10,
+    ),
+    "nccl_topo_azure_ndv2.xml": ("V100", {"cpu": 2, "gpu": 8, "nic": 1, "switch": 1}, {"PHB": 12, "SYS": 16}, 10),
+    "nccl_topo_azure_ndv4.xml": (
+        "A100",
+        {"cpu": 4, "gpu": 8, "hub": 1, "nic": 8, "pci": 4, "switch": 1},
+        {"PIX": 4, "SYS": 24},
+        32,
+    ),
+    "nccl_topo_azure_ndv5.xml": (
+        "H100",
+        {"cpu": 2, "gpu": 8, "nic": 8, "pci": 8, "switch": 1},
+        {"PHB": 12, "SYS": 16},
+        22,
+    ),
+    "nccl_topo_oci_a100_flattened.xml": (
+        "A100",
+        {"cpu": 4, "gpu": 8, "hub": 1, "nic": 8, "pci": 4, "switch": 1},
+        {"PIX": 4, "SYS": 24},
+        32,
+    ),
+    "nccl_topo_oci_b4_flattened.xml": (
+        "A100",
+        {"cpu": 4, "gpu": 8, "hub": 1, "nic": 8, "pci": 4, "switch": 1},
+        {"PIX": 4, "SYS": 24},
+        32,
+    ),
+    "rccl_topo_mi100_4p3l_2h.xml": (
+        None,
+        {"cpu": 4, "gpu": 8, "hub": 1, "nic": 1, "pci": 8, "switch": 1},
+        {"NVL": 12, "SYS": 16},
+        32,
+    ),
+    "rccl_topo_mi250_8p1h.xml": (
+        None,
+        {"cpu": 2, "gpu": 8, "nic": 4, "pci": 14, "switch": 1},
+        {"NVB": 16, "NVL": 12},
+        416,
+    ),
+    "rccl_topo_mi300x_8p.xml": (None, {"cpu": 2, "gpu": 8, "nic": 8, "pci": 24, "switch": 1}, {"NVL": 28}, 1046),
+    "rccl_topo_mi350_8p_950.xml": (None, {"cpu": 2, "gpu": 8, "nic": 8, "pci": 16, "switch": 1}, {"NVL": 28}, 1240),
+    "rccl_topo_vega20_8p_pcie.xml": (
+        None,
+        {"cpu": 1, "gpu": 8, "nic": 1, "pci": 10, "switch": 1},
+        {"PHB": 16, "PXB": 12},
+        15.75,
+    ),
+    "rocm_linktype_8gpu_full_xgmi.txt": ("MI300X", {"cpu": 1, "gpu": 8}, {"NVL": 28}, 1276),
+    "smi_topo_2gpu_nv2.txt": ("V100", {"cpu": 1, "gpu": 2}, {"NVL": 1}, 65.75),
+    "smi_topo_2gpu_phb.txt": ("L40S", {"cpu": 1, "gpu": 2}, {"PHB": 1}, 31.5),
+    "smi_topo_4xGH200_nv6.txt": ("GH200", {"cpu": 4, "gpu": 4, "hub": 1}, {"NVL": 6}, 632),
+    "smi_topo_8gpu_all_sys.txt": ("L40S", {"cpu": 8, "gpu": 8, "hub": 1}, {"SYS": 28}, 64),
+    "smi_topo_8x4090_dual_socket_phb_pairs.txt": ("RTX4090", {"cpu": 2, "gpu": 8}, {"PHB": 16, "SYS": 12}, 79),
+    "smi_topo_8xA100_nv12_stas.txt": (None, {"cpu": 2, "gpu": 8, "nvswitch": 1}, {"NVL": 28}, 1216),
+    "smi_topo_8xA100pcie_nv12_pairs.txt": ("A100", {"cpu": 2, "gpu": 8}, {"NVL": 4, "PHB": 8, "SYS": 16}, 16),
+    "smi_topo_8xB200_16nic.txt": (
+        "B200",
+        {"cpu": 2, "gpu": 8, "idle_nic": 8, "nic": 8, "nvswitch": 1, "pci": 24, "switch": 1},
+        {"NVL": 28},
+        3616,
+    ),
+    "smi_topo_8xH100_9nic.txt": (
+        "H100",
+        {"cpu": 3, "gpu": 8, "hub": 1, "idle_nic": 1, "nic": 8, "nvswitch": 1, "pci": 8, "switch": 1},
+        {"NVL": 28},
+        1816,
+    ),
+    "smi_topo_8xH100_nv18_stas.txt": ("H100", {"cpu": 2, "gpu": 8, "nvswitch": 1}, {"NVL": 28}, 1816),
+    "smi_topo_dell_c4140_4xV100_nv2.txt": ("V100", {"cpu": 1, "gpu": 4, "nic": 1, "switch": 1}, {"NVL": 6}, 231.5),
+    "smi_topo_dgx1v_4hca.txt": (
+        "V100",
+        {"cpu": 2, "gpu": 8, "nic": 4, "pci": 4, "switch": 1},
+        {"NVB": 12, "NVL": 16},
+        166,
+    ),
+    "smi_topo_dgx2_16xV100_nv6_partial.txt": (
+        "V100",
+        {"cpu": 2, "gpu": 16, "nic": 10, "nvswitch": 1, "pci": 3, "switch": 1},
+        {"NVL": 120},
+        1278.75,
+    ),
+    "smi_topo_dgxA100_12nic_partial.txt": (
+        None,
+        {"cpu": 3, "gpu": 8, "hub": 1, "nic": 12, "nvswitch": 1, "pci": 10, "switch": 1},
+        {"NVL": 28},
+        1216,
+    ),
+    "smi_topo_g5_48xlarge.txt": ("A10G", {"cpu": 1, "gpu": 8}, {"PHB": 28}, 126),
+    "smi_topo_gb200_4gpu_partial.txt": (
+        "GB200",
+        {"cpu": 3, "gpu": 4, "hub": 1, "nic": 6, "nvswitch": 1, "switch": 1},
+        {"NVL": 6},
+        1816,
+    ),
+    "smi_topo_p4d_24xlarge.txt": (None, {"cpu": 2, "gpu": 8, "nvswitch": 1}, {"NVL": 28}, 1216),
+    "smi_topo_p5_48xlarge.txt": ("H100", {"cpu": 2, "gpu": 8, "nvswitch": 1}, {"NVL": 28}, 1816),
+    "smi_topo_p5_48xlarge_with_ansi_escapes.txt": ("H100", {"cpu": 2, "gpu": 8, "nvswitch": 1}, {"NVL": 28}, 1816),
+    "smi_topo_polaris_4xA100_nv4.txt": ("A100", {"cpu": 4, "gpu": 4, "hub": 1, "nic": 2, "switch": 1}, {"NVL": 6}, 432),
+}
+REFUSED = {"nccl_topo_aws_g5_48xl.xml": "line 3: <cpu> without arch"}
+
+
+def test_every_sample_has_an_expectation() -> None:
+    assert {path.name for path in SAMPLES.iterdir()} == set(EXPECTED) | set(REFUSED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_sample_becomes_the_expected_graph(name: str) -> None:
+    gpu, devices, classes, width = EXPECTED[name]
+    described = load_described(str(SAMPLES / name), gpu=gpu)
+    cluster = build_cluster(described.machine)
+    assert {kind: n for kind, n in counts(cluster).items() if n} == devices
+    assert path_classes(cluster) == classes
+    assert bisection(cluster) == pytest.approx(width * 1e9)
+    assert described.read
+    assert described.unknown
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_sample_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(TopologyError, match=REFUSED[name]):
+        load_described(str(SAMPLES / name), gpu="A10G")
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_written_toml_loads_back_to_the_same_fingerprint(name: str) -> None:
+    described = load_described(str(SAMPLES / name), gpu=EXPECTED[name][0])
+    text = to_toml(described)
+    assert build_cluster(parse_machine(text, "out.toml")).fingerprint == build_cluster(described.machine).fingerprint
+    assert "# Assumed:" in text
+
+
+@pytest.mark.parametrize("name", [n for n in EXPECTED if EXPECTED[n][0] is not None])
+def test_unknown_gpu_model_is_asked_for(name: str) -> None:
+    with pytest.raises(TopologyError, match="--gpu"):
+        load_described(str(SAMPLES / name))
+
+
+def test_ansi_and_plain_text_are_the_same_machine() -> None:
+    plain, escaped = (
+        build_cluster(load_described(str(SAMPLES / f"smi_topo_p5_48xlarge{end}.txt"), gpu="H100").machine)
+        for end in ("", "_with_ansi_escapes")
+    )
+    assert plain.fingerprint == escaped.fingerprint
+
+
+def test_each_gpu_uses_the_nic_beside_it() -> None:
+    described = load_described(str(SAMPLES / "smi_topo_8xH100_9nic.txt"), gpu="H100")
+    cluster = build_cluster(described.machine, nodes=2)
+    assert [cluster.rail_of(rank) for rank in range(8)] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert any("NIC0" in text and "left out" in text for text in described.assumed)
+
+
+def test_fabric_and_node_file_combine() -> None:
+    from zipplan.planner.topology.combine import with_fabric
+
+    node = load_described(str(SAMPLES / "smi_topo_dell_c4140_4xV100_nv2.txt"), gpu="V100")
+    fabric = load_described(str(SAMPLES / "iblinkinfo_4node_v100.txt"), gpu="V100")
+    cluster = build_cluster(with_fabric(node, fabric).machine, nodes=4)
+    assert (cluster.ranks, cluster.label(0, 1), cluster.label(0, 5)) == (16, "NVL", "NET")
+    assert [cluster.links[i].dst for i in cluster.path(0, 4) if cluster.links[i].kind == "nic"] == [
+        "MF0;switch1:MQM8700.U1",
+        "n1/nic0",
+    ]
+
+
+def test_three_level_fabric_routes_over_the_spine() -> None:
+    described = load_described(str(SAMPLES / "ibnetdiscover_hdr_3level_small.txt"), gpu="A100")
+    cluster = build_cluster(described.machine)
+    hops = [cluster.links[i].src for i in cluster.path(0, 9) if cluster.links[i].kind == "fabric"]
+    assert [name.split(":")[0].split(";")[1] for name in hops] == ["SW163", "SW162", "SW162", "SW162"]
+    assert any("SHARP" in text for text in described.read)
