@@ -49,12 +49,14 @@ class Codec:
         return CODECS.index(self.id), DTYPES.index(self.dtype), self.slack
 
     def spec(self, params: Params | None = None) -> Spec:
+        """For the library; what `params` leaves open is measured."""
         codec, dtype, slack = self.key
-        spec = Spec(codec=codec, dtype=dtype, checksum=self.checksum, slack=slack, base=-1)
-        if params is not None:
-            spec.base = -1 if params.base is None else params.base
-            spec.ranked = params.ranking is not None
-            spec.ranking[:] = params.ranking or (0,) * 16
+        params = params or Params()
+        known = params.ranking is not None if self.id == "cascade" else (params.base, params.shift) != (None, None)
+        spec = Spec(codec=codec, dtype=dtype, checksum=self.checksum, slack=slack, measure=not known)
+        spec.base = -1 if params.base is None else params.base
+        spec.shift = params.shift or 0 if self.id == "window" else 0
+        spec.ranking[:] = params.ranking or (0,) * 16
         return spec
 
 
@@ -63,17 +65,20 @@ class Params:
     """Encoder's choices that the frame itself carries; a decoder needs none. None: found from the data.
 
     `base`: one biased base exponent for every tile, clamped to what the dtype has (None: each tile finds its own from
-    its mean exponent).
-    `ranking`: cascade's symbols, most frequent first, a permutation of 0-15: 0-14 are base + symbol, 15 is exponent 0
-    (None: measured from a sample of each chunk).
+    its mean exponent, as it suits normal data). `shift`: window only, added to the bases that tiles find, -3 to 3
+    (None: measured from a sample of each chunk). `ranking`: cascade's symbols, most frequent first, a permutation of
+    0-15: 0-14 are base + symbol, 15 is exponent 0 (None: measured from the same sample).
     """
 
     base: int | None = None
+    shift: int | None = None
     ranking: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.base is not None and not 0 <= self.base <= 255:
             raise CodecError(f"window base: expected 0 to 255, found {self.base}")
+        if self.shift is not None and not -3 <= self.shift <= 3:
+            raise CodecError(f"window shift: expected -3 to 3, found {self.shift}")
         if self.ranking is not None and sorted(self.ranking) != list(range(16)):
             raise CodecError(f"ranking: expected a permutation of 0 to 15, found {self.ranking}")
 

@@ -20,9 +20,10 @@ class Spec(ctypes.Structure):
         ("codec", c_uint8),
         ("dtype", c_uint8),
         ("checksum", c_uint8),
-        ("ranked", c_uint8),
+        ("measure", c_uint8),
         ("slack", c_uint32),
         ("base", c_int),
+        ("shift", c_int),
         ("ranking", c_uint8 * 16),
     ]
 

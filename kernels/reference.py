@@ -30,9 +30,15 @@ def encode_frame(codec: Codec, data: bytes, params: Params | None = None) -> byt
         static = data
     else:
         tiles = [split(codec.dtype, data[at : at + TILE * item]) for at in range(0, len(data), TILE * item)]
-        bases = [tile_base(codec, exponents, params.base) for exponents, _, _ in tiles]
+        found = [tile_base(codec, exponents, params.base, 0) for exponents, _, _ in tiles]
+        samples = (len(tiles) > 0) if len(tiles) < 32 else min(len(tiles) // 16, 16)
+        sample = [(tiles[t][0][::8], found[t]) for t in (j * len(tiles) // samples for j in range(samples))]
+        shift = 0
         if codec.id == "cascade":
-            ranking = params.ranking or measured_ranking([e for e, _, _ in tiles], bases)
+            ranking = params.ranking or measured_ranking(sample)
+        elif params.base is None:
+            shift = measured_shift(sample) if params.shift is None else params.shift
+        bases = [tile_base(codec, exponents, params.base, shift) for exponents, _, _ in tiles]
         for t, ((exponents, rest, low), base) in enumerate(zip(tiles, bases, strict=True)):
             raw = data[t * TILE * item : (t + 1) * TILE * item]
             slot, spill = encode_tile(codec, raw, exponents, rest, low, base, ranking, len(dynamic))
@@ -78,7 +84,7 @@ def pack(bits: np.ndarray) -> bytes:
     return np.packbits(bits.astype(np.uint8), bitorder="little").tobytes()
 
 
-def tile_base(codec: Codec, exponents: np.ndarray, forced: int | None) -> int:
+def tile_base(codec: Codec, exponents: np.ndarray, forced: int | None, shift: int) -> int:
     """Best window for N(0, sigma^2), sigma from the mean of the non-zero exponents (tile.h has the derivation)."""
     window = codec.id == "window"
     lowest = 0 if window else 1
@@ -89,7 +95,7 @@ def tile_base(codec: Codec, exponents: np.ndarray, forced: int | None) -> int:
     elif nonzero == 0 or (window and exponents.size - nonzero > nonzero):
         base = lowest
     else:
-        base = -((-1024 * int(exponents.sum()) - 713 * nonzero) // (1024 * nonzero)) - (5 if window else 10)
+        base = -((-1024 * int(exponents.sum()) - 713 * nonzero) // (1024 * nonzero)) - (5 if window else 10) + shift
     return min(max(base, lowest), highest)
 
 
@@ -99,13 +105,22 @@ def symbols(exponents: np.ndarray, base: int) -> np.ndarray:
     return np.where(exponents == 0, 15, np.where((distance >= 0) & (distance < 15), distance, 16))
 
 
-def measured_ranking(tiles: list[np.ndarray], bases: list[int]) -> tuple[int, ...]:
-    """Symbols by how often they occur in every 8th element of up to 16 tiles; ties in the Gaussian order."""
+def measured_ranking(sample: list[tuple[np.ndarray, int]]) -> tuple[int, ...]:
+    """Symbols by how often they occur in a sample of (exponents, base); ties in the Gaussian order."""
     count = np.zeros(17, np.int64)
-    samples = min(len(tiles), 16)
-    for t in (j * len(tiles) // samples for j in range(samples)):
-        count += np.bincount(symbols(tiles[t][::8], bases[t]), minlength=17)
+    for exponents, base in sample:
+        count += np.bincount(symbols(exponents, base), minlength=17)
     return tuple(sorted(GAUSSIAN_RANKING, key=lambda s: -count[s]))
+
+
+def measured_shift(sample: list[tuple[np.ndarray, int]]) -> int:
+    """The shift of the window that covers most of a sample of (exponents, base)."""
+
+    def covered(shift: int) -> int:
+        distances = [exponents.astype(np.int64) - base - shift for exponents, base in sample]
+        return sum(int(((d >= 0) & (d < 7)).sum()) for d in distances)
+
+    return max((0, -1, 1, -2, 2, -3, 3), key=covered)
 
 
 def encode_tile(

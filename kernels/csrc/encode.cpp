@@ -15,8 +15,10 @@ struct Scratch {
 };
 struct Tally { i64 below, above, stored; };  // escapes under and over the window, tiles that were stored
 
-u32 tile_window(const Spec& s, const Sums& sums, u32 m) {
-    return s.base >= 0 ? clamp_base(s.codec, s.dtype, s.base) : tile_base(s.codec, s.dtype, sums.exponents, sums.nonzero, m);
+struct Choice { int shift; u8 ranking[16]; };  // what a frame is encoded with
+
+u32 base_of(const Spec& s, int shift, const Sums& sums, u32 m) {
+    return s.base >= 0 ? clamp_base(s.codec, s.dtype, s.base) : tile_base(s.codec, s.dtype, sums.exponents, sums.nonzero, m, shift);
 }
 
 u8* write_variable(const Spec& s, const Record& r, u32 m, const Scratch& w, u8* out) {
@@ -33,7 +35,7 @@ u8* write_variable(const Spec& s, const Record& r, u32 m, const Scratch& w, u8* 
 }
 
 // Writes the slot of one tile and its `at`-th bytes of the dynamic region; returns how many bytes those are.
-u32 encode_tile(const Ops& ops, const Spec& s, const u8* code_of, const u8* src, u32 m, u8* slot, u8* dynamic, u64 at, const Ahead& next, Scratch& w, Tally& tally) {
+u32 encode_tile(const Ops& ops, const Spec& s, int shift, const u8* code_of, const u8* src, u32 m, u8* slot, u8* dynamic, u64 at, const Ahead& next, Scratch& w, Tally& tally) {
     int c = s.codec, d = s.dtype;
     u8* body = slot + RECORD;
     u8* planes = body + padded(m) * rest_bytes(d) + plane_bytes(m) * rest_planes(d);
@@ -41,7 +43,7 @@ u32 encode_tile(const Ops& ops, const Spec& s, const u8* code_of, const u8* src,
     ops.split[d](src, m, w.e, body, w.low, &sums);
     Record r = {};
     r.mode = d == FP32 && sums.low == 0 ? CODED_LOW_ZERO : CODED;
-    r.base = (u8)tile_window(s, sums, m);
+    r.base = (u8)base_of(s, shift, sums, m);
     u32 count[3] = {0, 0, 0};
     u32 escapes = c == WINDOW ? ops.window_encode(w.e, m, r.base, planes, w.escapes, next)
  : ops.cascade_encode(w.e, m, r.base, code_of, planes, w.levels, count, w.escapes, next);
@@ -69,20 +71,33 @@ u32 encode_tile(const Ops& ops, const Spec& s, const u8* code_of, const u8* src,
     return spill;
 }
 
-// Ranking by how often each symbol occurs in every 8th element of up to 16 tiles; equal counts keep the Gaussian order.
-void measure_ranking(const Ops& ops, const Spec& s, const u8* src, u64 n, Scratch& w, u8* ranking) {
-    u64 all = tiles(n), samples = std::min<u64>(all, 16);
-    u32 seen[17] = {};
+// Finds the shift (window) or the ranking (cascade) that suits a chunk from a sample of it.
+void measure(const Ops& ops, const Spec& s, const u8* src, u64 n, Scratch& w, Choice& choice) {
+    static const u8 gaussian[16] = {9, 10, 8, 7, 6, 11, 5, 4, 3, 2, 1, 0, 12, 13, 14, ZERO_SYMBOL};
+    u64 all = tiles(n), samples = sample_tiles(all);
+    u32 seen[17] = {}, near[WINDOW_WIDTH + 2 * SHIFTS] = {};  // near: by distance from the lowest base
     for (u64 j = 0; j < samples; j++) {
         u64 t = j * all / samples;
         u32 m = tile_elements(n, t);
         Sums sums;
         ops.split[s.dtype](src + t * TILE * item_bytes(s.dtype), m, w.e, w.rest, w.low, &sums);
-        u32 base = tile_window(s, sums, m);
-        for (u32 i = 0; i < m; i += 8) seen[symbol_of(w.e[i], base)]++;
+        u32 base = base_of(s, 0, sums, m);
+        for (u32 i = 0; i < m; i += SAMPLE_STRIDE) {
+            u32 e = w.e[i], distance = e + SHIFTS - base;
+            seen[symbol_of(e, base)]++;
+            if (distance < WINDOW_WIDTH + 2 * SHIFTS) near[distance]++;
+        }
     }
-    for (u32 r = 0; r < 16; r++) ranking[r] = GAUSSIAN_RANKING >> (4 * r) & 15;
-    std::stable_sort(ranking, ranking + 16, [&](u8 a, u8 b) { return seen[a] > seen[b]; });
+    std::memcpy(choice.ranking, gaussian, 16);
+    std::stable_sort(choice.ranking, choice.ranking + 16, [&](u8 a, u8 b) { return seen[a] > seen[b]; });
+    u32 best = 0;
+    choice.shift = 0;
+    for (int k = 0; s.codec == WINDOW && k <= 2 * SHIFTS; k++) {
+        int shift = (k + 1) / 2 * (k % 2 ? -1 : 1);  // 0, -1, 1, -2, ...
+        u32 covered = 0;
+        for (u32 i = 0; i < WINDOW_WIDTH; i++) covered += near[SHIFTS + shift + (int)i];
+        if (covered > best) best = covered, choice.shift = shift;
+    }
 }
 
 struct Part { u64 chunk, first, last; u8* dynamic; u64 used; Tally tally; };  // tiles first..last-1 of a chunk
@@ -102,13 +117,14 @@ ZP_API int zp_encode(const Spec* spec, u64 chunks, const u8* const* src, const u
     threads = (int)std::max<u64>(1, std::min<u64>((u64)threads, all / SPLIT));
     std::vector<std::unique_ptr<Scratch>> scratch;
     for (int w = 0; w < threads; w++) scratch.emplace_back(new Scratch());
-    std::vector<u8> ranking(16 * chunks);
+    std::vector<Choice> choices(chunks);
     std::vector<Part> parts;
     u8* room = dynamic_out;
     for (u64 i = 0; i < chunks; i++) {
         if (s.codec == RAW) continue;
-        std::memcpy(&ranking[16 * i], s.ranking, 16);
-        if (s.codec == CASCADE && !s.ranked) measure_ranking(*ops, s, src[i], n[i], *scratch[0], &ranking[16 * i]);
+        choices[i].shift = s.shift;
+        std::memcpy(choices[i].ranking, s.ranking, 16);
+        if (s.measure) measure(*ops, s, src[i], n[i], *scratch[0], choices[i]);
         u64 step = threads == 1 ? tiles(n[i]) : SPLIT;
         for (u64 t = 0; t < tiles(n[i]); t += step) {
             parts.push_back({i, t, std::min(t + step, tiles(n[i])), room + t * stored_spill(s.codec, s.dtype, s.slack, TILE), 0, {}});
@@ -117,15 +133,16 @@ ZP_API int zp_encode(const Spec* spec, u64 chunks, const u8* const* src, const u
     }
     auto run = [&](u64 k, int worker) {
         Part& p = parts[k];
+        const Choice& choice = choices[p.chunk];
         u8 code_of[17];  // by symbol; 16: neither in the span nor exponent 0
         code_of[16] = ESCAPE_CODE;
-        for (u32 r = 0; r < 16; r++) code_of[ranking[16 * p.chunk + r]] = (u8)rank_code(r);
+        for (u32 r = 0; r < 16; r++) code_of[choice.ranking[r]] = (u8)rank_code(r);
         const u32 step = (u32)(TILE * item), slot_step = slot_bytes(s.codec, s.dtype, s.slack, TILE);
         for (u64 t = p.first; t < p.last; t++) {
             const u8* tile = src[p.chunk] + t * step;
             u8* slot = frame[p.chunk] + slot_offset(s.codec, s.dtype, s.slack, t);
             Ahead next = {tile + step, t + 1 < p.last ? (u32)(GROUP * item) : 0, slot + slot_step, t + 1 < p.last ? slot_step / (TILE / GROUP) : 0};
-            p.used += encode_tile(*ops, s, code_of, tile, tile_elements(n[p.chunk], t), slot, p.dynamic + p.used, p.used, next, *scratch[worker], p.tally);
+            p.used += encode_tile(*ops, s, choice.shift, code_of, tile, tile_elements(n[p.chunk], t), slot, p.dynamic + p.used, p.used, next, *scratch[worker], p.tally);
         }
     };
     if (threads > 1) parallel(parts.size(), threads, run);
@@ -168,7 +185,7 @@ ZP_API int zp_encode(const Spec* spec, u64 chunks, const u8* const* src, const u
             used = slot_offset(s.codec, s.dtype, s.slack, last) + slot_bytes(s.codec, s.dtype, s.slack, tile_elements(n[i], last));
         }
         std::memset(frame[i] + used, 0, whole - used);
-        write_header(s, &ranking[16 * i], n[i], at - begin, begin, frame[i]);
+        write_header(s, choices[i].ranking, n[i], at - begin, begin, frame[i]);
         i64* out = sizes + 4 * i;
         out[0] = at - begin, out[1] = sum.below, out[2] = sum.above - sum.below, out[3] = sum.stored;
     }

@@ -7,11 +7,12 @@
 
 namespace zp {
 
-struct Spec {             // what encoder and decoder agree on before any byte moves
-    u8 codec, dtype, checksum, ranked;  // ranked: `ranking` is given; else each frame measures its own
+struct Spec {             // what encoder and decoder agree on, and the encoder's choices
+    u8 codec, dtype, checksum, measure;  // measure: find `shift` or `ranking` from a sample of each chunk
     u32 slack;
-    int base;             // window base of every tile, or -1: each tile finds its own
-    u8 ranking[16];       // rank -> symbol
+    int base;             // of every tile, or -1: each tile finds its own and adds `shift` to it
+    int shift;
+    u8 ranking[16];       // cascade: rank -> symbol
 };
 
 struct Error { int field, zero; i64 chunk, tile; u64 expected, found; };

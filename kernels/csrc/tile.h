@@ -106,14 +106,22 @@ ZP_HD u32 clamp_base(int c, int d, int base) {
 // Window base of a tile from its own mean exponent m over non-zero exponents. For N(0, sigma^2) the mean of
 // floor(log2|x|) is log2 sigma - 1.4163 (E log2|z| = -(gamma + ln 2) / (2 ln 2), minus one half for the floor), and the
 // best base is ceil(log2 sigma - 0.7196) - 5, so ceil(m + 0.6967) - 5; 713/1024 = 0.6963.
-ZP_HD u32 tile_base(int c, int d, u32 sum, u32 nonzero, u32 m) {
+// Other shapes have their mean elsewhere in their best window: `shift` says how far (0 for normal data, and for cascade).
+ZP_HD u32 tile_base(int c, int d, u32 sum, u32 nonzero, u32 m, int shift = 0) {
     if (nonzero == 0 || (c == WINDOW && m - nonzero > nonzero)) return (u32)lowest_base(c);
     int base = (int)((1024 * sum + 713 * nonzero + 1024 * nonzero - 1) / (1024 * nonzero)) - 5;
-    return clamp_base(c, d, c == CASCADE ? base - 5 : base);  // symbols: the window, 5 exponents below it, 3 above
+    return clamp_base(c, d, shift + (c == CASCADE ? base - 5 : base));  // symbols: the window, 5 exponents below it, 3 above
 }
 
 // Symbols of Gaussian data, most frequent first: nibble r is the symbol of rank r. Ties of a measured ranking keep it.
 constexpr u64 GAUSSIAN_RANKING = 0xfedc012345b678a9ull;
+// What suits a chunk, where nobody says, shows in every SAMPLE_STRIDE-th element of sampled tiles: tile j * tiles / samples
+// for j below samples. Window: the shift of -SHIFTS to SHIFTS that covers most (of equals the nearest to 0, of those the
+// lower). Cascade: symbols by how often they occur; equal counts keep the order of normal data.
+constexpr u32 SAMPLE_STRIDE = 8;
+constexpr int SHIFTS = 3;
+ZP_HD u64 sample_tiles(u64 tiles) { return tiles < 32 ? (tiles > 0) : tiles < 256 ? tiles / 16 : 16; }
+
 // Cascade code of a rank: level * 4 + digit; ranks 12-15 have none and escape.
 ZP_HD u32 rank_code(u32 rank) { return rank < RANKED ? rank / 3 * 4 + rank % 3 : ESCAPE_CODE; }
 ZP_HD u32 symbol_of(u32 e, u32 base) { return e == 0 ? ZERO_SYMBOL : e - base < SPAN ? e - base : 16; }

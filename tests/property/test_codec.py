@@ -58,8 +58,9 @@ def cases(draw: st.DrawFn) -> tuple[Codec, bytes, Params]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     data = DISTRIBUTIONS[draw(st.sampled_from(sorted(DISTRIBUTIONS)))](rng, draw(LENGTHS), dtype)
     base = draw(st.none() | st.integers(0, 255))
+    shift = draw(st.none() | st.integers(-3, 3))
     ranking = draw(st.none() | st.permutations(range(16)).map(tuple))
-    return Codec(codec, dtype, slack, draw(st.booleans())), data, Params(base, ranking)
+    return Codec(codec, dtype, slack, draw(st.booleans())), data, Params(base, shift, ranking)
 
 
 @given(cases(), st.sampled_from(BACKENDS), st.integers(0, 17))

@@ -17,7 +17,7 @@ int main(int, char** argv) {
     int refused = 0, accepted = 0;
     for (int it = 0; it < iterations; it++) {
         Spec s = {};
-        s.codec = (u8)below(CODECS), s.dtype = (u8)(s.codec == RAW ? below(DTYPES) : 1 + below(DTYPES - 1)), s.base = -1;
+        s.codec = (u8)below(CODECS), s.dtype = (u8)(s.codec == RAW ? below(DTYPES) : 1 + below(DTYPES - 1)), s.base = -1, s.measure = 1;
         s.slack = s.codec == RAW ? 0 : 16 * (u32)below(zp_max_slack(s.codec, s.dtype) / 16 + 1) * (u32)below(2);
         s.checksum = below(8) == 0;
         const u64 n = below(3) ? below(300) : below(9000), raw = n * item_bytes(s.dtype);

@@ -148,6 +148,7 @@ def test_buffers_that_do_not_fit_are_refused_before_anything_is_written() -> Non
         (lambda: Codec("window", slack=8), "multiple of 16 from 0 to 2560, found 8"),
         (lambda: Codec("window", slack=4096), "from 0 to 2560, found 4096"),
         (lambda: Params(base=256), "window base: expected 0 to 255, found 256"),
+        (lambda: Params(shift=4), "window shift: expected -3 to 3, found 4"),
         (lambda: Params(ranking=(0,) * 16), "permutation of 0 to 15"),
     ],
 )
