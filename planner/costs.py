@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zipplan.planner.errors import ConfigError, nearest
-from zipplan.planner.profiles import Profile, window_bits
+from zipplan.planner.profiles import FORMATS, Profile, expected_bits
 from zipplan.planner.schedule import Op, Payload, Schedule, Stage
 from zipplan.planner.topology import Cluster
 from zipplan.planner.units import PS_PER_SECOND, parse_time
 
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1, "fp8_e5m2": 1, "u8": 1}
-CODECS = {"bf16": ("window",)}
+ELEMENT_BYTES = {**{name: kind.bits // 8 for name, kind in FORMATS.items()}, "u8": 1}
+CODECS = {name: ("window", "cascade") for name in FORMATS}
 """Codecs that can pay, by dtype; every other dtype travels raw."""
 
 # One launch of a stage on a GPU: a kernel and the host's wait for it. 9.6 µs for a 2.9 µs kernel launched and waited
@@ -20,9 +20,10 @@ GPU_LAUNCH = parse_time("9.6us")
 # One call into a compiled library through ctypes, threads started: upper end of a few µs of call overhead and 15 µs
 # per thread, as `python -m timeit` shows on a 2-core x86 machine. Only matters below 64 KiB.
 CPU_LAUNCH = parse_time("20us")
-# One pass of the window codec reads 2 B and writes ~1.4 B per bf16 element: input rate ≤ 0.59 × memory bandwidth.
-# 0.6 of that roofline is the floor the CUDA codec is built to (docs/design.md); not yet measured on a GPU.
-GPU_CODEC_SHARE = 0.59 * 0.60
+# One pass of the window codec reads 2 B and writes ~1.4 B per bf16 element: input rate ≤ 0.59 × memory bandwidth; 0.6 of
+# that roofline is the floor its CUDA kernels are built to. Cascade, with more work per element: 1,000 GB/s encode on an
+# H200 (4,800 GB/s), likewise. Not yet measured on a GPU.
+GPU_CODEC_SHARE = {"window": 0.59 * 0.60, "cascade": 1000 / 4800}
 # A sum or a copy reads and writes every byte once.
 GPU_COPY_SHARE = 0.5
 
@@ -55,14 +56,14 @@ def wire(codec: str, dtype: str, profile: Profile) -> Wire:
     if codec not in CODECS.get(dtype, ()):
         names = ("raw", *CODECS.get(dtype, ()))
         raise ConfigError(f"--codec: {codec!r} does not serve {dtype}; {nearest(codec, names)}")
-    static, dynamic = window_bits(profile)
-    bits = 8 * ELEMENT_BYTES[dtype]
-    return Wire(codec, (static + WINDOW_INDEX_BITS) / bits, dynamic / bits, FRAME_HEADER)
+    static, dynamic = expected_bits(codec, dtype, profile)
+    bits = FORMATS[dtype].bits
+    return Wire(codec, (static + TILE_RECORD_BITS) / bits, dynamic / bits, FRAME_HEADER)
 
 
-# docs/wire-format.md: a 64-byte header; per tile of 4,096 elements its base and its escape count.
+# docs/wire-format.md: a 64-byte header; a 16-byte record for each tile of 4,096 elements.
 FRAME_HEADER = 64
-WINDOW_INDEX_BITS = 8 * 4 / 4096
+TILE_RECORD_BITS = 16 * 8 / 4096
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,19 @@ class Rates:
     copy: float
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Rates:
+    def of(cls, cluster: Cluster, codec: str = "window") -> Rates:
         """From the GPU's memory bandwidth, or the host's measured codec. Raises ConfigError when neither is known."""
         if cluster.gpu is not None:
             memory = float(cluster.gpu.hbm_bandwidth)
-            codec = memory * GPU_CODEC_SHARE
-            return cls(GPU_LAUNCH, codec, codec, memory * GPU_COPY_SHARE)
+            rate = memory * GPU_CODEC_SHARE.get(codec, GPU_COPY_SHARE)
+            return cls(GPU_LAUNCH, rate, rate, memory * GPU_COPY_SHARE)
         cpu = cluster.machine.cpu
         if cpu is None:
             raise ConfigError(f"machine {cluster.machine.name} has neither [gpu] nor [cpu]: codec speed is unknown")
         share = min(1.0, (cpu.cores or cluster.ranks) / cluster.ranks)
-        encode, decode = cpu.codec_encode * share, cpu.codec_decode * share
-        # A copy costs one read and one write; the decoder does that and more.
-        return cls(CPU_LAUNCH, encode, decode, decode)
+        encode, decode = (rate * share for rate in cpu.rates(codec))
+        # A copy costs one read and one write; the window's decoder does that and more.
+        return cls(CPU_LAUNCH, encode, decode, cpu.codec_decode * share)
 
     def duration(self, stage: Stage, schedule: Schedule, slot: int) -> float:
         """Picoseconds of a local stage on one rank, `slot` raw bytes per slot."""

@@ -93,10 +93,11 @@ class Search:
         return Result(schedule, wired, size, timeline)
 
     def decide(self, size: int) -> Decision:
-        """The simplest candidate within `HYSTERESIS` of the fastest, and the reasons against all others."""
+        """The simplest schedule within `HYSTERESIS` of the fastest, with its fastest codec; reasons against all others."""
         results = [self.run(s, size) for s in self.schedules]
         limit = min(r.time for r in results) * (1 + HYSTERESIS)
-        best = next(r for r in results if r.time <= limit)
+        simplest = next(r for r in results if r.time <= limit).schedule.name
+        best = min((r for r in results if r.schedule.name == simplest), key=lambda r: r.time)
         others = sorted((r for r in results if r is not best), key=lambda r: r.time)
         return Decision(best, tuple((r, self.reason(r, best)) for r in others))
 
@@ -135,7 +136,11 @@ class Search:
         return above
 
     def _keeps(self, low: Decision, high: Decision, before: int, after: int) -> bool:
-        simpler_first = self.schedules.index(low.best.schedule) < self.schedules.index(high.best.schedule)
+        names = [s.name for s in self.schedules]
+        left, right = names.index(low.best.schedule.name), names.index(high.best.schedule.name)
+        if left == right:  # the same schedule with another codec
+            return before <= after
+        simpler_first = left < right
         return before <= after * (1 + HYSTERESIS) if simpler_first else before * (1 + HYSTERESIS) < after
 
     def reason(self, loser: Result, best: Result) -> str:

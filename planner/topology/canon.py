@@ -98,7 +98,9 @@ def fingerprint(cluster: Cluster) -> str:
             "routing": machine.fabric.routing,
             "transport": transport,
             "gpu": [gpu.sms, gpu.hbm_bandwidth] if gpu else None,
-            "cpu": [cpu.codec_encode, cpu.codec_decode, cpu.cores] if cpu else None,
+            "cpu": [cpu.codec_encode, cpu.codec_decode, cpu.cascade_encode, cpu.cascade_decode, cpu.cores]
+            if cpu
+            else None,
         }
     )
 

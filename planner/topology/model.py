@@ -90,15 +90,23 @@ class Gpu(_Strict):
 
 
 class Cpu(_Strict):
-    """Speed of the codec on this host, bytes/s of raw data, one core.
+    """Speed of the codec on this host, bytes/s of raw data, one core; `cascade_*` where it differs from `window`.
 
     cores: how many all ranks of the cluster share, where one machine plays all of them; else every rank has its own.
     """
 
     codec_encode: Bandwidth
     codec_decode: Bandwidth
+    cascade_encode: Bandwidth | None = None
+    cascade_decode: Bandwidth | None = None
     cores: Count | None = None
     source: Source
+
+    def rates(self, codec: str) -> tuple[float, float]:
+        """(encode, decode) of a codec."""
+        own = codec == "cascade"
+        encode, decode = (self.cascade_encode, self.cascade_decode) if own else (None, None)
+        return float(encode or self.codec_encode), float(decode or self.codec_decode)
 
 
 class Transport(_Strict):

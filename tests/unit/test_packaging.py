@@ -93,7 +93,7 @@ def test_torch_and_matplotlib_are_extras_only(wheel: Path) -> None:
     (name,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]
     requirements = Parser().parsestr(zipfile.ZipFile(wheel).read(name).decode()).get_all("Requires-Dist") or []
     core = {re.split(r"[^\w-]", text)[0] for text in requirements if "extra ==" not in text}
-    assert core == {"click", "networkx", "numpy", "pydantic", "rich", "simpy"}
+    assert core == {"click", "joblib", "networkx", "numpy", "pydantic", "rich", "simpy"}
     extras = {re.split(r"[^\w-]", text)[0] for text in requirements if "extra ==" in text}
     assert {"torch", "matplotlib"} <= extras
 

@@ -22,7 +22,7 @@ EVEN = (1.0,) * RANKS
 def run(schedule: int, skew: Skew | None) -> Timeline:
     chosen = SEARCH.schedules[schedule]
     wire = SEARCH.wires[chosen.codec]
-    return simulate(chosen, SEARCH.cluster, SIZE, wire, SEARCH.transport, SEARCH.rates, skew)
+    return simulate(chosen, SEARCH.cluster, SIZE, wire, SEARCH.transport, SEARCH.rates[chosen.codec], skew)
 
 
 @pytest.mark.parametrize("schedule", range(len(SEARCH.schedules)))
