@@ -47,7 +47,8 @@ bench: setup ## measure the codec, and raw against planned collectives with four
 	@$(BIN)/zipplan plan --topology loopback --collective all_gather --size 64M --dtype bf16 -o $(VENV)/bench-plan.json
 	@$(BIN)/torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan $(VENV)/bench-plan.json
 
-docs: setup ## the API reference as HTML, from the docstrings, into site/
+docs: setup ## docs/machines.md from topologies/, and the API reference as HTML into site/
+	@$(BIN)/python scripts/machines.py > docs/machines.md
 	@$(BIN)/pdoc --output-directory site zipplan.planner zipplan.kernels '!zipplan.kernels._cpu' zipplan.executor
 	@echo "wrote site/index.html"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,7 +138,7 @@ def _matrix(cluster: Cluster) -> Table:
 @click.argument("file")
 @click.option("--gpu", metavar="MODEL", help="GPU model, where the text does not tell (H100, A100, ...).")
 @click.option("--fabric", metavar="FILE", help="ibnetdiscover or iblinkinfo text: the network that joins the nodes.")
-@click.option("--nodes", type=click.IntRange(1), metavar="N", help="Build that many nodes as a trial.")
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes; the TOML keeps it as the default.")
 @click.option("-o", "--output", metavar="FILE", help="Write TOML here; without it the TOML goes to stdout.")
 @json_option
 def import_(
@@ -148,6 +149,9 @@ def import_(
     if fabric is not None:
         described = with_fabric(described, load_described(fabric, gpu=_model(described)))
     cluster = build_cluster(described.machine, nodes=nodes)
+    if nodes is not None and described.machine.fabric.kind != "none":
+        sized = described.machine.fabric.model_copy(update={"default_nodes": nodes})
+        described = replace(described, machine=described.machine.model_copy(update={"fabric": sized}))
     text = to_toml(described)
     if output is not None:
         write_whole(Path(output), text)

@@ -64,6 +64,8 @@ def import_smi(lines: list[str], *, name: str, where: str, gpu: str | None = Non
     notes.assumed.append(f"PCIe {facts.pcie}.0 x16 slots; a slot that runs slower does not show in a matrix")
     notes.unknown.append("PCIe link widths and speeds (see nvidia-smi -q), CPU model and inter-socket rate")
     _virtualised(matrix, notes)
+    if facts.name in ("GB200", "GB300") and len(gpus) <= 4:
+        notes.warnings.append("the trays of a rack share one NVLink domain; for a whole rack take gb200-nvl72")
 
     data: dict[str, Any] = {
         "schema": 1,
