@@ -28,7 +28,7 @@ setup(
     packages=packages,
     package_dir={f"zipplan.{folder}": folder for folder in FOLDERS},
     package_data={
-        "": ["*.toml", "*.csv", "*.json", "py.typed"],
+        "": ["**/*.toml", "**/*.csv", "**/*.json", "py.typed"],
         "zipplan.kernels": ["**/*.cpp", "**/*.h", "**/*.cu", "**/*.cuh"],
     },
     ext_modules=extensions if sources else [],
