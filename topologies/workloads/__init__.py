@@ -1,0 +1,1 @@
+"""Training workloads as data; each number with its source (docs/workloads.md)."""
