@@ -17,6 +17,7 @@ COMMANDS = {
         "Predict the time of one collective, as nccl-tests prints it.",
     ),
     "whatif": ("zipplan.planner.cli.whatif:whatif", "Sweep parameters: when does compression start to pay?"),
+    "codec": ("zipplan.planner.cli.codec:codec", "Measure size and speed of the codecs on this machine."),
     "topo": ("zipplan.planner.cli.topo:topo", "List, draw, import and check machines."),
 }
 
