@@ -73,7 +73,6 @@ u32 encode_tile(const Ops& ops, const Spec& s, int shift, const u8* code_of, con
 
 // Finds the shift (window) or the ranking (cascade) that suits a chunk from a sample of it.
 void measure(const Ops& ops, const Spec& s, const u8* src, u64 n, Scratch& w, Choice& choice) {
-    static const u8 gaussian[16] = {9, 10, 8, 7, 6, 11, 5, 4, 3, 2, 1, 0, 12, 13, 14, ZERO_SYMBOL};
     u64 all = tiles(n), samples = sample_tiles(all);
     u32 seen[17] = {}, near[WINDOW_WIDTH + 2 * SHIFTS] = {};  // near: by distance from the lowest base
     for (u64 j = 0; j < samples; j++) {
@@ -88,7 +87,7 @@ void measure(const Ops& ops, const Spec& s, const u8* src, u64 n, Scratch& w, Ch
             if (distance < WINDOW_WIDTH + 2 * SHIFTS) near[distance]++;
         }
     }
-    std::memcpy(choice.ranking, gaussian, 16);
+    for (u32 r = 0; r < 16; r++) choice.ranking[r] = GAUSSIAN_RANKING >> (4 * r) & 15;
     std::stable_sort(choice.ranking, choice.ranking + 16, [&](u8 a, u8 b) { return seen[a] > seen[b]; });
     u32 best = 0;
     choice.shift = 0;

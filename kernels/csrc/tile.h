@@ -2,9 +2,9 @@
 // docs/wire-format.md is the prose of this file; a change here is a change of the format.
 #pragma once
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define ZP_HD __host__ __device__ __forceinline__
+#define ZP_HD __host__ __device__ __forceinline__ constexpr
 #else
-#define ZP_HD inline __attribute__((always_inline))
+#define ZP_HD inline __attribute__((always_inline)) constexpr
 #endif
 
 namespace zp {
