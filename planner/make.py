@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.progress import Progress
@@ -38,8 +38,12 @@ def make_plan(
     with Progress(console=Console(stderr=True), transient=True, disable=not (progress and sys.stderr.isatty())) as bar:
         for collective in bar.track(collectives, description="planning"):
             search = Search(cluster, collective, dtype, profile, settings=settings)
-            ranges = tuple(_range(*row) for row in search.decide_all(sizes))
-            entries.append(Entry(collective=collective, dtype=dtype, tensor_class=profile.text, choices=ranges))
+            entries.append(entry_of(collective, search, search.decide_all(sizes)))
+    return plan_of(cluster, entries, settings)
+
+
+def plan_of(cluster: Cluster, entries: Sequence[Entry], settings: Settings) -> Plan:
+    """The plan that holds these tables."""
     return Plan(
         made_by=f"zipplan {zipplan_version()}",
         calibration=f"machine file {settings.codec_part}".strip(),
@@ -52,6 +56,12 @@ def make_plan(
         ),
         entries=tuple(entries),
     )
+
+
+def entry_of(collective: Collective, search: Search, rows: Iterable[tuple[int, int | None, list[Decision]]]) -> Entry:
+    """One table from what `Search.decide_all` found."""
+    ranges = tuple(_range(*row) for row in rows)
+    return Entry(collective=collective, dtype=search.dtype, tensor_class=search.profile.text, choices=ranges)
 
 
 def _range(start: int, stop: int | None, decisions: Sequence[Decision]) -> Range:
