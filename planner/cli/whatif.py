@@ -34,8 +34,8 @@ from zipplan.planner.whatif.study import JOB
 
 
 def _keys() -> str:
-    lines = [f"  {key}={values}  {about}" for key, values, about in rows()]
-    lines += [f"  {key}={example}  {about} (--sweep only)" for key, (_, example, about) in JOB.items()]
+    lines = [f"  {key:27} {values:27} {about}" for key, values, about in rows()]
+    lines += [f"  {key:27} {example:27} {about} (--sweep only)" for key, (_, example, about) in JOB.items()]
     return "\b\nKeys, each with what it takes; 0.5x is half of what the machine has:\n" + "\n".join(lines)
 
 

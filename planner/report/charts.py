@@ -126,7 +126,8 @@ def heat(study: Study, outcomes: Sequence[Outcome]) -> str:
     with pyplot.rc_context({**_STYLE, "axes.grid": False}):
         figure, axes = pyplot.subplots(figsize=(6.4, 4.4))
         norm = TwoSlopeNorm(1.0, vmin=min(0.5, float(grid.min())), vmax=max(1.5, float(grid.max())))
-        axes.imshow(grid, origin="lower", aspect="auto", cmap="RdBu", norm=norm)
+        edges = [np.arange(count + 1) - 0.5 for count in (grid.shape[1], grid.shape[0])]
+        axes.pcolormesh(*edges, grid, cmap="RdBu", norm=norm, edgecolors="white", linewidth=0.8)
         for (y, x), value in np.ndenumerate(grid):
             strong = abs(norm(value) - 0.5) > 0.3
             axes.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if strong else "#101828")

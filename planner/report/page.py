@@ -52,8 +52,9 @@ def render(
     }
     rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts.items())
     title = f"What if: {base.collective} on {base.machine.name}"
-    body = f'<h1>{escape(title)}</h1><p class="answer">{escape(_answer(cases, outcomes))}</p><table class="facts">{rows}</table>'
-    return _PAGE.substitute(title=escape(title), body=body + "".join(sections), error=f"{MODEL_ERROR:.0%}")
+    answer = f'<h1>{escape(title)}</h1><p class="answer">{escape(_answer(cases, outcomes))}</p>'
+    body = "".join((answer, f'<table class="facts">{rows}</table>', *sections))
+    return _PAGE.substitute(title=escape(title), body=body, error=f"{MODEL_ERROR:.0%}")
 
 
 def _answer(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
@@ -62,8 +63,8 @@ def _answer(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
         near = max(range(len(outcomes)), key=lambda i: outcomes[i].best_zipped_gain)
         if not outcomes[near].best_zipped:
             return f"Native in all {len(cases)} cases: nothing compressed could be tried."
-        gain = outcomes[near].best_zipped_gain
-        return f"Native in all {len(cases)} cases; compression comes nearest at {cases[near].name}: {gain:.2f}× of native's speed."
+        gain = f"{outcomes[near].best_zipped_gain:.2f}× of native's speed"
+        return f"Native in all {len(cases)} cases; compression comes nearest at {cases[near].name}: {gain}."
     best = max(paying, key=lambda i: outcomes[i].gain)
     where = f"most at {cases[best].name}: {outcomes[best].gain:.2f}× with {outcomes[best].choice}"
     return f"Compression pays in {len(paying)} of {len(cases)} cases, {where}."
@@ -92,7 +93,10 @@ _MAP_NOTE = (
     "Each cell: native time over the time of the best compressed schedule. Blue pays, red does not; the black line is "
     "the break-even. The planner prefers native within 5 % of it."
 )
-_TIMELINE_NOTE = "Above the native collective, below the chosen schedule (or, where native wins, the best compressed one), on one axis."
+_TIMELINE_NOTE = (
+    "Above the native collective, below the chosen schedule (or, where native wins, the best compressed one), "
+    "on one axis."
+)
 
 
 def _table(study: Study, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
@@ -108,7 +112,8 @@ def _table(study: Study, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> 
                  f"<details><summary>{len(o.candidates) - 1}</summary>{others}</details>"]  # fmt: skip
         paid = "" if o.choice == "native" else ' class="pays"'
         rows.append(f"<tr{paid}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return f'<div class="wide"><table class="cases"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    table = f'<table class="cases"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return f'<div class="wide">{table}</div>'
 
 
 def _section(title: str, content: str, note: str) -> str:
@@ -122,7 +127,7 @@ _PAGE = Template("""\
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>$title</title>
 <style>
 body { font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #1d2939; background: #fff;

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
@@ -43,9 +45,13 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Content key: equal for equal inputs and equal zipplan sources, whatever the case is called."""
+        """Content key: equal for equal inputs and equal zipplan sources, whatever the case is called.
+
+        Raises ConfigError when the machine has no use for a setting.
+        """
         content = {f: v for f, v in vars(self).items() if f not in ("machine", "settings", "at")}
-        machine = self.settings.machine(self.machine).model_dump(mode="json")
+        with _named(self):
+            machine = self.settings.machine(self.machine).model_dump(mode="json")
         text = json.dumps([_sources(), machine, content, self.settings.codec_part.values], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -110,8 +116,15 @@ class Outcome:
 
 def evaluate(case: Case) -> Outcome:
     """Plan one case. Raises ZipplanError that begins with the case's name."""
-    try:
+    with _named(case):
         return outcome(case.search(), case.search().decide(case.size))
+
+
+@contextmanager
+def _named(case: Case) -> Iterator[None]:
+    """Errors begin with the name of the case that they are about."""
+    try:
+        yield
     except ZipplanError as error:
         raise type(error)(f"{case.name}: {error}" if case.at else str(error)) from None
 

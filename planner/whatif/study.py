@@ -153,6 +153,6 @@ def _read(cache: Path, key: str) -> Outcome | None:
 
 def _make(cache: Path) -> None:
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(exist_ok=True)
     except OSError as error:
         raise PlanError(f"{cache}: cannot make the cache folder: {error.strerror}", path=cache) from None
