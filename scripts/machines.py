@@ -60,8 +60,8 @@ def section(name: str, machine: Machine) -> list[str]:
     lines.append(f"- Paths inside a node: {classes or 'one rank per node'}")
     lines.append(
         f"- Transport {transport.kind}: {format_time(transport.launch)} per call, {format_time(transport.step_intra)} "
-        f"per step inside a node, {format_time(transport.step_inter)} across; {transport.efficiency_intra:.0%} of the link "
-        f"rate inside, {transport.efficiency_inter:.0%} across ({machine.transport.source or 'catalogue'})"
+        f"per step inside a node, {format_time(transport.step_inter)} across; {transport.efficiency_intra:.0%} of the "
+        f"link rate inside, {transport.efficiency_inter:.0%} across ({machine.transport.source or 'catalogue'})"
     )
     if machine.fabric.kind != "none":
         lines.append(f"- Fabric {machine.fabric.kind}: {machine.fabric.source}")

@@ -10,6 +10,7 @@ from zipplan.planner.errors import TopologyError, nearest
 from zipplan.planner.topology.importers.common import Notes
 
 _AFFINITY = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA Affinity")
+_GLUED = re.compile(r"PIX|PXB|PHB|NODE|SYS")
 _GPU = re.compile(r"GPU\d+$")
 
 
@@ -102,7 +103,9 @@ def _row(
     if name in matrix.rows:
         raise TopologyError(f"{where}: line {number}: a second row {name}")
     matrix.rows.append(name)
-    words = line.split()[1:]
+    words: list[str] = []
+    for word in line.split()[1:]:  # posts lose tabs, and entries stick together
+        words += _GLUED.findall(word) if _GLUED.sub("", word) == "" else [word]
     if len(words) < len(columns):
         raise TopologyError(
             f"{where}: line {number}: row {name} has {len(words)} entries for {len(columns)} columns; was it cut off? "

@@ -36,7 +36,8 @@ class _Found:
     gpus: list[tuple[Element, Element | None, str]] = field(default_factory=list)  # pci, gpu, device above
     nics: list[tuple[Element, Element | None, str]] = field(default_factory=list)  # pci, net, device above
     links: list[tuple[str, str, Element]] = field(default_factory=list)  # below, above, pci element
-    busids: dict[str, int] = field(default_factory=dict)
+    lines: dict[tuple[str, str], int] = field(default_factory=dict)  # (host, busid)
+    busids: list[tuple[str, str]] = field(default_factory=list)  # (host, busid) of each entry of gpus
     switches: int = 0
     others: Counter[str] = field(default_factory=Counter)
 
@@ -58,14 +59,20 @@ def import_xml(lines: list[str], *, name: str, where: str, gpu: str | None = Non
     for cpu in cpus:
         _cpu(cpu, where)
     ids = [cpu.whole("numaid", where) for cpu in cpus]
+    seen: set[tuple[str, int]] = set()
     for number, cpu in enumerate(cpus):
-        if ids.count(ids[number]) > 1 and ids[number] >= 0 and "host_hash" not in cpu.attributes:
+        host = cpu.attributes.get("host_hash", "")
+        if (host, ids[number]) in seen and ids[number] >= 0:
             raise TopologyError(f"{where}: line {cpu.line}: <cpu> numaid={ids[number]} appears twice")
+        seen.add((host, ids[number]))
         for child in cpu.children:
-            _walk(child, f"cpu{number}", found, where)
+            _walk(child, f"cpu{number}", host, found, where)
+    hosts = len({host for host, _ in seen})
+    if hosts > 1:
+        notes.read.append(f"{hosts} hosts in one file; as one NVLink domain they count as one node")
     if not found.gpus:
         raise TopologyError(f"{where}: no GPU in it (no <gpu>, no <pci> of class 0x03 or 0x12)")
-    found.gpus = _in_rank_order(found.gpus, where)
+    _sort_gpus(found, where)
     facts = _model(found, gpu, where, notes)
     notes.read.append(
         f"{len(cpus)} CPUs, {found.switches} PCIe switches and bridges, {len(found.gpus)} GPUs, {len(found.nics)} NICs"
@@ -101,27 +108,30 @@ def _cpu(cpu: Element, where: str) -> None:
         cpu.need("vendor", where)
 
 
-def _walk(element: Element, above: str, found: _Found, where: str) -> None:
-    if element.tag == "nic":  # a NIC straight below a CPU: NCCL writes this when it has no PCI path
-        found.nics += [(element, net, above) for net in element.children if net.tag == "net"]
+def _walk(element: Element, above: str, host: str, found: _Found, where: str) -> None:
+    if element.tag == "nic":  # straight below a CPU: a port without PCI path, which NCCL lists below every CPU
+        known = {net.attributes.get("name") for _, net, _ in found.nics if net is not None}
+        nets = [net for net in element.children if net.tag == "net" and net.attributes.get("name") not in known]
+        found.nics += [(element, net, above) for net in nets]
         return
     if element.tag != "pci":
         found.others[element.tag] += 1
         return
     busid = element.need("busid", where)
-    if busid in found.busids:
+    if (host, busid) in found.lines:
         raise TopologyError(
-            f"{where}: line {element.line}: <pci> busid={busid} is already on line {found.busids[busid]}",
+            f"{where}: line {element.line}: <pci> busid={busid} is already on line {found.lines[host, busid]}",
             line=element.line,
             element="pci",
             attribute="busid",
         )
-    found.busids[busid] = element.line
+    found.lines[host, busid] = element.line
     kind = element.need("class", where).lower()
-    gpu = next((c for c in element.children if c.tag == "gpu"), None)
+    gpus = [c for c in element.children if c.tag == "gpu"]
     nic = next((c for c in element.children if c.tag == "nic"), None)
-    if gpu is not None or kind.startswith(("0x03", "0x12")):
-        found.gpus.append((element, gpu, above))
+    if gpus or kind.startswith(("0x03", "0x12")):
+        found.gpus += [(element, gpu, above) for gpu in gpus] or [(element, None, above)]
+        found.busids += [(host, busid.lower())] * max(1, len(gpus))
     elif nic is not None or kind.startswith("0x02"):
         nets = [c for c in nic.children if c.tag == "net"] if nic else []
         found.nics += [(element, net, above) for net in nets] or [(element, None, above)]
@@ -130,23 +140,23 @@ def _walk(element: Element, above: str, found: _Found, where: str) -> None:
         found.switches += 1
         found.links.append((here, above, element))
         for child in element.children:
-            _walk(child, here, found, where)
+            _walk(child, here, host, found, where)
     else:
         found.others[f"pci class {kind}"] += 1
 
 
-def _in_rank_order(
-    gpus: list[tuple[Element, Element | None, str]], where: str
-) -> list[tuple[Element, Element | None, str]]:
-    """By `dev` of <gpu> when all have one, else in file order."""
-    devs = [g.whole("dev", where) for _, g, _ in gpus if g is not None and "dev" in g.attributes]
-    if len(devs) != len(gpus):
-        return gpus
-    if len(set(devs)) < len(devs):
-        twice = next(d for d in devs if devs.count(d) > 1)
-        lines = [g.line for (_, g, _), d in zip(gpus, devs, strict=True) if d == twice and g is not None]
-        raise TopologyError(f"{where}: line {lines[1]}: <gpu> dev={twice} is already on line {lines[0]}")
-    return [g for _, g in sorted(zip(devs, gpus, strict=True), key=lambda pair: pair[0])]
+def _sort_gpus(found: _Found, where: str) -> None:
+    """GPUs by `dev`; by `rank` where several hosts or several ranks per GPU repeat a dev; else in file order."""
+    for attribute in ("dev", "rank"):
+        keys = [g.whole(attribute, where) for _, g, _ in found.gpus if g is not None and attribute in g.attributes]
+        if len(set(keys)) == len(found.gpus):
+            order = sorted(range(len(keys)), key=keys.__getitem__)
+            found.gpus, found.busids = [found.gpus[i] for i in order], [found.busids[i] for i in order]
+            return
+    if keys and len(keys) == len(found.gpus):
+        twice = next(k for k in keys if keys.count(k) > 1)
+        lines = [g.line for (_, g, _), k in zip(found.gpus, keys, strict=True) if k == twice and g is not None]
+        raise TopologyError(f"{where}: line {lines[1]}: <gpu> rank={twice} is already on line {lines[0]}")
 
 
 def _model(found: _Found, gpu: str | None, where: str, notes: Notes) -> GpuFacts:
@@ -165,20 +175,21 @@ def _model(found: _Found, gpu: str | None, where: str, notes: Notes) -> GpuFacts
 
 def _fast_rows(found: _Found, facts: GpuFacts, where: str, notes: Notes) -> list[dict[str, Any]]:
     """NVLink, xGMI and NVSwitch rows from the children of <gpu>."""
-    number = {pci.attributes["busid"].lower(): i for i, (pci, _, _) in enumerate(found.gpus)}
+    number = {ident: i for i, ident in enumerate(found.busids)}
     direct: dict[tuple[int, int], tuple[str, int, int]] = {}
     to_switch: Counter[int] = Counter()
     for index, (_, gpu, _) in enumerate(found.gpus):
         for link in gpu.children if gpu else ():
             if link.tag not in ("nvlink", "xgmi"):
                 continue
-            target, count = link.need("target", where).lower(), link.whole("count", where)
+            busid, count = link.need("target", where).lower(), link.whole("count", where)
+            target = (found.busids[index][0], busid)
             if count < 1:
                 raise TopologyError(f"{where}: line {link.line}: <{link.tag}> count={count}; expected 1 or more")
-            if link.need("tclass", where).lower().startswith("0x0680") or target.startswith("fffffff"):
+            if link.need("tclass", where).lower().startswith("0x0680") or busid.startswith("fffffff"):
                 to_switch[index] += count
             elif target not in number:
-                raise TopologyError(f"{where}: line {link.line}: <{link.tag}> target={target} is no GPU of this file")
+                raise TopologyError(f"{where}: line {link.line}: <{link.tag}> target={busid} is no GPU of this file")
             else:
                 _, before, _ = direct.get((index, number[target]), ("", 0, 0))
                 direct[index, number[target]] = (link.tag, before + count, link.line)
@@ -221,17 +232,24 @@ def _fast_rows(found: _Found, facts: GpuFacts, where: str, notes: Notes) -> list
 
 def _pcie_rows(found: _Found, facts: GpuFacts, notes: Notes) -> list[dict[str, Any]]:
     ends: dict[str | None, list[tuple[str, str]]] = {}
-    missing = 0
+    missing = idle = 0
     links = list(found.links)
     links += [(f"gpu{i}", above, pci) for i, (pci, _, above) in enumerate(found.gpus)]
     links += [(f"nic{i}", above, pci) for i, (pci, _, above) in enumerate(found.nics)]
     for below, above, pci in links:
         told = _rate(pci)
         missing += told is None
+        if told is not None and _asleep(pci):
+            told, idle = None, idle + 1
         default = told is None or told == pcie_bandwidth(facts.pcie)
         ends.setdefault(None if default else exact_rate(told or 0), []).append((below, above))
     if missing:
         notes.assumed.append(f"{missing} PCIe links without speed or width count as PCIe {facts.pcie}.0 x16")
+    if idle:
+        notes.assumed.append(
+            f"{idle} PCIe links report 2.5 or 5 GT/s, as links do that sleep or that a hypervisor made up; they count "
+            f"as PCIe {facts.pcie}.0 x16 (NCCL itself believes the file)"
+        )
     rows = []
     for rate, pairs in ends.items():
         own = {"bandwidth": rate, "source": "link_speed x link_width in the XML"} if rate else {}
@@ -244,6 +262,11 @@ def _pcie_rows(found: _Found, facts: GpuFacts, notes: Notes) -> list[dict[str, A
                     device = home[device]
                 rows.append({"a": f"gpu{index}", "b": device, "kind": "c2c"})
     return rows
+
+
+def _asleep(pci: Element) -> bool:
+    """No GPU of the catalogue sits on PCIe 1 or 2."""
+    return re.match(r"\s*(2\.5|5(\.0)?)\s*GT/s", pci.attributes.get("link_speed", "")) is not None
 
 
 def _rate(pci: Element) -> int | None:
@@ -301,11 +324,11 @@ def _labels(found: _Found, ports: list[dict[str, Any]]) -> dict[tuple[str, str],
     above: dict[str, str] = {below: up for below, up, _ in found.links}
     above |= {f"gpu{i}": up for i, (_, _, up) in enumerate(found.gpus)}
     above |= {f"nic{i}": up for i, (_, _, up) in enumerate(found.nics)}
-    number = {pci.attributes["busid"].lower(): i for i, (pci, _, _) in enumerate(found.gpus)}
+    number = {ident: i for i, ident in enumerate(found.busids)}
     fast: dict[tuple[int, int], str] = {}
     for i, (_, gpu, _) in enumerate(found.gpus):
         for link in gpu.children if gpu else ():
-            j = number.get(link.attributes.get("target", "").lower())
+            j = number.get((found.busids[i][0], link.attributes.get("target", "").lower()))
             if link.tag in ("nvlink", "xgmi") and j is not None:
                 fast[i, j] = f"NV{link.attributes['count']}" if link.tag == "nvlink" else "XGMI"
 

@@ -101,7 +101,7 @@ def _numa(lines: list[str]) -> dict[str, int]:
     """GPU → NUMA node; -1 (a virtual machine) counts as not told."""
     found = {}
     for line in lines:
-        told = re.match(r"\s*GPU\[(\d+)\]\s*:\s*\(Topology\) Numa Node:\s*(-?\d+)", line)
+        told = re.match(r"\s*GPU\s*\[?(\d+)\]?\s*:\s*\(Topology\) Numa Node:\s*(-?\d+)", line)
         if told and int(told[2]) >= 0:
             found[f"GPU{told[1]}"] = int(told[2])
     return found

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from zipplan.planner.errors import TopologyError
-from zipplan.planner.topology.catalogue import GpuFacts
+from zipplan.planner.topology.catalogue import GpuFacts, find_gpu
 from zipplan.planner.topology.importers.common import (
     Imported,
     Notes,
@@ -115,10 +115,11 @@ def _check_entries(matrix: Matrix, where: str, notes: Notes) -> None:
 def _guess(matrix: Matrix, lines: list[str]) -> tuple[str | None, str]:
     """(GPU model or None, why): from `nvidia-smi -L` lines beside the matrix, or 12 links through a switch."""
     for line in lines:
-        listed = re.match(r"\s*GPU \d+: (?:NVIDIA )?(.+?) \(UUID", line)
+        listed = re.match(r"\s*GPU [\d,]+: (?:NVIDIA )?(.+?)(?: \(UUID.*)?$", line)
         if listed:
             words = listed[1].replace("Tesla ", "").replace("GeForce ", "").replace("RTX ", "RTX").split(" ")
-            return words[0].split("-")[0], f"line {line.strip()!r}"
+            model = words[0] if find_gpu(words[0]) else words[0].split("-")[0]
+            return model, f"line {line.strip()!r}"
     labels = {matrix.get(a, b) for a, b in combinations(matrix.gpus, 2)}
     if labels == {"NV12"} and len(matrix.gpus) > 2:
         return "A100", "12 NVLinks to every peer through a switch is A100 only (80 GB assumed)"

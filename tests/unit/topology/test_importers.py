@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zipplan.planner.errors import TopologyError
-from zipplan.planner.topology import bisection, build_cluster, load_described, parse_machine
+from zipplan.planner.topology import bisection, build_cluster, import_text, load_described, parse_machine
 from zipplan.planner.topology.describe import counts, path_classes
 from zipplan.planner.topology.write import to_toml
 
@@ -193,3 +193,70 @@ def test_three_level_fabric_routes_over_the_spine() -> None:
     hops = [cluster.links[i].src for i in cluster.path(0, 9) if cluster.links[i].kind == "fabric"]
     assert [name.split(":")[0].split(";")[1] for name in hops] == ["SW163", "SW162", "SW162", "SW162"]
     assert any("SHARP" in text for text in described.read)
+
+
+def test_entries_that_lost_their_tab_are_taken_apart() -> None:
+    text = (SAMPLES / "smi_topo_8xH100_9nic.txt").read_text().replace("SYS\tNODE", "SYSNODE", 5)
+    plain = load_described(str(SAMPLES / "smi_topo_8xH100_9nic.txt"), gpu="H100")
+    assert import_text(text, name="glued.txt", gpu="H100").machine.node[0].link == plain.machine.node[0].link
+
+
+def test_model_is_told_by_a_list_of_gpus_beside_the_matrix() -> None:
+    text = (SAMPLES / "smi_topo_p5_48xlarge.txt").read_text()
+    for line, model in (
+        ("GPU 0: NVIDIA H200 (UUID: GPU-0)", "H200"),
+        ("GPU 0,1,2,3,4,5,6,7: NVIDIA B200", "B200"),
+        ("GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)", "A100-40GB"),
+    ):
+        described = import_text(f"{line}\n{text}", name="m.txt")
+        assert described.machine.gpu is not None
+        assert described.machine.gpu.facts is not None
+        assert described.machine.gpu.facts.name == model
+
+
+def rocm_text(types: str, hops: str, numa: str) -> str:
+    def table(title: str, off: str) -> str:
+        rows = [f"GPU{i}   " + " ".join("0" if i == j else off for j in range(4)) for i in range(4)]
+        return "\n".join([f"====== {title} ======", "       GPU0 GPU1 GPU2 GPU3", *rows, ""])
+
+    homes = "\n".join(numa.format(i=i, n=i // 2) for i in range(4))
+    parts = [table("Weight between two GPUs", "15"), table("Hops between two GPUs", hops)]
+    return "\n".join([*parts, table("Link Type between two GPUs", types), "==== Numa Nodes ====", homes])
+
+
+@pytest.mark.parametrize("numa", ["GPU[{i}]\t\t: (Topology) Numa Node: {n}", "GPU {i}    : (Topology) Numa Node: {n}"])
+@pytest.mark.parametrize(("types", "hops", "label"), [("XGMI", "1", "NVL"), ("XGMI", "2", "PHB"), ("PCIE", "2", "PHB")])
+def test_rocm_smi_with_all_sections(types: str, hops: str, label: str, numa: str) -> None:
+    cluster = build_cluster(import_text(rocm_text(types, hops, numa), name="r.txt", gpu="MI250").machine)
+    assert cluster.label(0, 1) == label
+    assert counts(cluster)["cpu"] == 2
+
+
+def test_virtual_bridges_and_sleeping_links_do_not_slow_the_plan_down() -> None:
+    text = (SAMPLES / "nccl_topo_azure_ndv5.xml").read_text()
+    bridge = 'class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16"'
+    described = import_text(
+        text.replace(bridge, bridge.replace("32.0", "2.5").replace("16", "1")), name="v.xml", gpu="H100"
+    )
+    plain = load_described(str(SAMPLES / "nccl_topo_azure_ndv5.xml"), gpu="H100")
+    assert build_cluster(described.machine).fingerprint == build_cluster(plain.machine).fingerprint
+    assert any("8 PCIe links report 2.5 or 5 GT/s" in text for text in described.assumed)
+
+
+def tray(host: str, first: int) -> str:
+    gpus = "".join(
+        f'<pci busid="000{i}:06:00.0" class="0x030200" vendor="0x10de" device="0x2941" link_speed="32.0 GT/s PCIe" '
+        f'link_width="16"><gpu dev="{i}" sm="100" rank="{first + i}" gdr="1">'
+        '<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/><c2c bw="44712" count="5"/></gpu></pci>'
+        for i in range(4)
+    )
+    port = '<nic><net name="eth0" dev="0" speed="10000"/></nic>'
+    return f'<cpu host_hash="{host}" numaid="0" arch="arm64">{gpus}{port}</cpu>'
+
+
+def test_two_trays_of_one_nvlink_domain() -> None:
+    text = f'<system version="1">{tray("0x1", 0)}{tray("0x2", 4)}</system>'
+    cluster = build_cluster(import_text(text, name="two.xml").machine)
+    assert (cluster.ranks, path_classes(cluster)) == (8, {"NVL": 28})
+    assert {link.kind for link in cluster.links if "cpu" in link.dst and "gpu" in link.src} == {"pcie", "c2c"}
+    assert counts(cluster)["nic"] == 1, "a port without PCI path is listed below every CPU, and is one port"
