@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from zipplan.planner.cli.common import (
     cluster_options,
@@ -18,15 +19,19 @@ from zipplan.planner.cli.common import (
     set_option,
     table,
 )
+from zipplan.planner.cli.step import save_plans, show_step
+from zipplan.planner.errors import ConfigError
 from zipplan.planner.make import make_plan
 from zipplan.planner.plan import Plan
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.settings import Settings
 from zipplan.planner.units import format_size, format_time
+from zipplan.planner.workload import load_workload, plan_workload
 
 
 @click.command(
-    epilog="Example: zipplan plan --topology hgx-h100 --nodes 8 --collective all --size 1M,16M,256M -o plan.json"
+    epilog="Example: zipplan plan --topology hgx-h100 --nodes 8 --collective all --size 1M,16M,256M -o plan.json\n\n"
+    "Example: zipplan plan --topology a6000x8-200g --nodes 8 --workload llama3-8b -o plan.json"
 )
 @cluster_options
 @click.option("--collective", default="all", show_default=True, metavar="C[,C…]", help="Collectives, or all.")
@@ -41,10 +46,15 @@ from zipplan.planner.units import format_size, format_time
     metavar="P",
     help="Shape of the values: gaussian[:σ], laplace, swiglu, relu, random.",
 )
+@click.option(
+    "--workload", metavar="W", help="Plan the collectives of a training step instead: a shipped name or a TOML file."
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan file here.")
 @set_option
 @json_option
+@click.pass_context
 def plan(
+    context: click.Context,
     topology: str,
     gpu: str | None,
     nodes: int | None,
@@ -54,11 +64,25 @@ def plan(
     size: str,
     dtype: str,
     profile: str,
+    workload: str | None,
     output: Path | None,
     changes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Choose the fastest schedule for every message size: candidates, verified, simulated, compared."""
+    if workload is not None:
+        for name in ("collective", "size", "dtype", "profile"):
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise ConfigError(f"--{name}: the workload says what is sent; give --workload or --{name}, not both")
+        settings = Settings.read(changes)
+        step = load_workload(workload)
+        planned = plan_workload(step, read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings), settings)
+        written = save_plans(planned, output)
+        if as_json:
+            print_json(next(iter(planned.plans.values())).document())
+        else:
+            show_step(planned, written)
+        return
     collectives, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
     shape = parse_profile(profile)
     settings = Settings.read(changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from zipplan.planner.errors import ConfigError
@@ -64,7 +65,9 @@ def run_call(search: Search, result: Result, call: Call) -> int:
     skew = skew_of(call)
     if skew is None:
         return result.time
-    timeline = simulate(result.schedule, search.cluster, call.size, result.wire, search.transport, search.rates[result.wire.codec], skew)
+    timeline = simulate(
+        result.schedule, search.cluster, call.size, result.wire, search.transport, search.rates[result.wire.codec], skew
+    )
     return timeline.time
 
 
@@ -72,6 +75,15 @@ def native(decision: Decision) -> Result:
     """The transport's own collective among the candidates."""
     results = (decision.best, *(result for result, _ in decision.others))
     return next(result for result in results if result.schedule.name == "native")
+
+
+def distinct(sizes: Iterable[int]) -> list[int]:
+    """The sizes to plan, ascending: one stands for all that are less than 1 % smaller."""
+    kept: list[int] = []
+    for size in sorted(set(sizes), reverse=True):
+        if not kept or size < 0.99 * kept[-1]:
+            kept.append(size)
+    return kept[::-1]
 
 
 def plan_workload(workload: Workload, cluster: Cluster, settings: Settings = UNCHANGED) -> Planned:
@@ -90,11 +102,12 @@ def plan_workload(workload: Workload, cluster: Cluster, settings: Settings = UNC
     parts = {where: part(cluster, where) for where in dict.fromkeys(call.grid for call in counts)}
     for (where, _, dtype, profile), calls in tables.items():
         search = Search(parts[where], calls[0].collective, dtype, parse_profile(profile), settings=settings)
-        found = list(search.decide_all([call.size for call in calls]))
+        sizes = distinct(call.size for call in calls)
+        found = list(search.decide_all(sizes))
         entries.setdefault(where, []).append(entry_of(calls[0].collective, search, found))
         decided = {decision.best.size: decision for _, _, decisions in found for decision in decisions}
         for call in calls:
-            decision = decided[call.size]
+            decision = decided[min(size for size in sizes if size >= call.size)]
             raw[call] = run_call(search, native(decision), call)
             planned[call] = run_call(search, decision.best, call)
             choices[call] = decision.best.label
