@@ -42,11 +42,16 @@ def make_plan(
     return plan_of(cluster, entries, settings)
 
 
+def calibration_of(settings: Settings) -> str:
+    """Where the codec's numbers come from, as the plan says it."""
+    return f"machine file {settings.codec_part}".strip()
+
+
 def plan_of(cluster: Cluster, entries: Sequence[Entry], settings: Settings) -> Plan:
     """The plan that holds these tables."""
     return Plan(
         made_by=f"zipplan {zipplan_version()}",
-        calibration=f"machine file {settings.codec_part}".strip(),
+        calibration=calibration_of(settings),
         topology=PlanTopology(
             name=cluster.machine.name,
             fingerprint=cluster.fingerprint,
@@ -60,11 +65,11 @@ def plan_of(cluster: Cluster, entries: Sequence[Entry], settings: Settings) -> P
 
 def entry_of(collective: Collective, search: Search, rows: Iterable[tuple[int, int | None, list[Decision]]]) -> Entry:
     """One table from what `Search.decide_all` found."""
-    ranges = tuple(_range(*row) for row in rows)
+    ranges = tuple(_range(search, *row) for row in rows)
     return Entry(collective=collective, dtype=search.dtype, tensor_class=search.profile.text, choices=ranges)
 
 
-def _range(start: int, stop: int | None, decisions: Sequence[Decision]) -> Range:
+def _range(search: Search, start: int, stop: int | None, decisions: Sequence[Decision]) -> Range:
     best = decisions[0].best
     return Range(
         start=start,
@@ -72,11 +77,11 @@ def _range(start: int, stop: int | None, decisions: Sequence[Decision]) -> Range
         schedule=best.schedule,
         codec=CodecUse(id=best.wire.codec),
         expected_ratio=round(best.wire.ratio, 4),
-        points=tuple(_point(d) for d in decisions),
+        points=tuple(_point(d, search.codec_break_even(d)) for d in decisions),
     )
 
 
-def _point(decision: Decision) -> Point:
+def _point(decision: Decision, codec_break_even: int | None) -> Point:
     best = decision.best
     return Point(
         size_bytes=best.size,
@@ -84,6 +89,8 @@ def _point(decision: Decision) -> Point:
         low_ps=round(best.time * (1 - MODEL_ERROR)),
         high_ps=round(best.time * (1 + MODEL_ERROR)),
         scratch_bytes=scratch_bound(best.schedule, best.wire, best.size),
+        carried=best.timeline.carried,
+        codec_break_even=codec_break_even,
         rejected=tuple(
             Rejected(name=r.schedule.name, codec=r.wire.codec, predicted_ps=r.time, reason=reason)
             for r, reason in decision.others

@@ -68,14 +68,32 @@ class Rejected(_Strict):
 
 
 class Point(_Strict):
-    """What was predicted at one planned size."""
+    """What was predicted at one planned size.
+
+    carried: algorithm and protocol by exchange stage of the choice. codec_break_even: codec speed, raw bytes/s each way
+    on one rank, at which the fastest compressed candidate would take as long as native, its stages one after another;
+    None when no speed would do, or nothing compressed was tried.
+    """
 
     size_bytes: Whole
     predicted_ps: Whole
     low_ps: Whole
     high_ps: Whole
     scratch_bytes: Whole
+    carried: dict[str, tuple[str, str]] = {}
+    codec_break_even: Whole | None = None
     rejected: tuple[Rejected, ...]
+
+    @property
+    def runner_up(self) -> Rejected | None:
+        """The fastest candidate that was not chosen."""
+        return min(self.rejected, key=lambda r: r.predicted_ps, default=None)
+
+    @property
+    def margin(self) -> float | None:
+        """Time of the runner-up over the time of the choice, minus 1; below 0 when a simpler one was preferred."""
+        second = self.runner_up
+        return second.predicted_ps / self.predicted_ps - 1 if second and self.predicted_ps else None
 
 
 class CodecUse(_Strict):

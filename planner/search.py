@@ -143,6 +143,24 @@ class Search:
         simpler_first = left < right
         return before <= after * (1 + HYSTERESIS) if simpler_first else before * (1 + HYSTERESIS) < after
 
+    def codec_break_even(self, decision: Decision) -> int | None:
+        """Codec speed, raw bytes/s each way, at which the fastest compressed candidate takes as long as native.
+
+        Its stages run one after another, so what the wire saves is what the codec may take: for one sender and one
+        receiver that is 2 · link / (1 − 1/ratio). None when not even an infinitely fast codec would do.
+        """
+        results = [decision.best, *(result for result, _ in decision.others)]
+        zipped = min((r for r in results if r.schedule.codec != "raw"), key=lambda r: r.time, default=None)
+        if zipped is None or zipped.time == 0:
+            return None
+        native = next(r for r in results if r.schedule.codec == "raw")
+        slot, rates = zipped.schedule.slot_bytes(zipped.size), self.rates[zipped.schedule.codec]
+        codec = [s for s in zipped.schedule.stages if s.op in (Op.ENCODE, Op.DECODE, Op.DECODE_REDUCE)]
+        handled = sum(zipped.schedule.buffer_slots[s.src] * slot for s in codec)
+        spent = sum(rates.duration(s, zipped.schedule, slot) - rates.launch for s in codec)
+        left = native.time - (zipped.time - spent)
+        return round(handled / left * PS_PER_SECOND) if left > 0 else None
+
     def reason(self, loser: Result, best: Result) -> str:
         """One sentence: which resource costs the loser more than the winner."""
         lost_wire, lost_local = loser.shares()
