@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -173,7 +174,7 @@ def _report(described: Imported, cluster: Cluster) -> None:
     out.print(f"path classes: {', '.join(f'{n} {label}' for label, n in path_classes(cluster).items()) or 'none'}")
     for heading in ("read", "assumed", "unknown", "warnings"):
         for sentence in getattr(described, heading):
-            out.print(f"[bold]{heading:9}[/bold] {sentence}", markup=True)
+            out.print(f"[bold]{heading:9}[/bold] {escape(sentence)}")
 
 
 def _model(described: Imported) -> str | None:
@@ -206,7 +207,7 @@ def check(
     else:
         out = console()
         for finding in findings:
-            out.print(f"[bold]{finding.level}[/bold] {finding.rule}: {finding.text}", markup=True)
+            out.print(f"[bold]{finding.level}[/bold] {finding.rule}: {escape(finding.text)}")
         for row in differences:
             out.print(f"[bold]differs[/bold] {row['pair']}: {row['a']} here, {row['b']} in {against}")
         if not findings and not differences:

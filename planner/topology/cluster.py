@@ -20,6 +20,10 @@ from zipplan.planner.topology.node import PORT, NodeTemplate
 Numbers = npt.NDArray[np.int64]
 
 
+MOST_NODES = 100_000
+"""More than any cluster that exists; beyond it a typing error is likelier than a plan."""
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One directed link. bandwidth: bytes/s in this direction; latency: ps; names are n<node>/<device> or a switch."""
@@ -334,8 +338,8 @@ def build_cluster(
     if nodes is None:
         listed = sum(node.count or 0 for node in machine.node)
         nodes = listed or machine.fabric.default_nodes
-    if nodes < 1:
-        raise TopologyError(f"{machine.name}: {nodes} nodes; expected 1 or more")
+    if not 1 <= nodes <= MOST_NODES:
+        raise TopologyError(f"{machine.name}: {nodes} nodes; expected 1 to {MOST_NODES:,}")
     have = machine.node[0].ranks
     elastic = machine.gpu is None and any("{*}" in (row.a or "") + (row.b or "") for row in machine.node[0].link)
     if gpus is not None:
@@ -349,7 +353,7 @@ def build_cluster(
             raise TopologyError(f"{len(chosen)} GPUs chosen, but {ranks_per_node} ranks per node asked for")
     else:
         wanted = have if ranks_per_node is None else ranks_per_node
-        if wanted < 1 or (wanted > have and not elastic):
+        if wanted < 1 or (wanted > have and not elastic) or wanted > 4096:
             shared = "; NCCL does not allow two ranks on one GPU, gloo does" if wanted > have and machine.gpu else ""
             raise TopologyError(f"{machine.name}: {wanted} ranks per node; a node has {have}{shared}")
         chosen = tuple(range(wanted))

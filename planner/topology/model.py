@@ -55,7 +55,10 @@ Bandwidth = Annotated[int, BeforeValidator(_rate)]
 Latency = Annotated[int, BeforeValidator(_time)]
 """Picoseconds; written as a unit string."""
 Fraction = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True, ge=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=4096)]
+"""How many of something one node or switch has."""
+Many = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+"""How many nodes."""
 Source = Annotated[str, Field(min_length=3)]
 
 
@@ -172,7 +175,7 @@ class Node(_Strict):
 
     ranks: Count
     p2p: StrictBool | None = None
-    count: Count | None = None
+    count: Many | None = None
     source: Source
     link: tuple[LinkRow, ...] = ()
     nic: tuple[NicRow, ...] = ()
@@ -199,8 +202,8 @@ class Fabric(_Strict):
     """
 
     kind: Literal["none", "switch", "direct", "rail", "tree", "dragonfly", "graph"] = "none"
-    default_nodes: Count = 1
-    nodes_per_leaf: Count | None = None
+    default_nodes: Many = 1
+    nodes_per_leaf: Many | None = None
     spines: Count | None = None
     oversubscription: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] = 1.0
     pxn: StrictBool = False

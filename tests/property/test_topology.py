@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zipplan.planner.errors import TopologyError, ZipplanError
-from zipplan.planner.topology import build_cluster, import_text, parse_machine
+from zipplan.planner.topology import build_cluster, import_text, load_machine, parse_machine
 from zipplan.planner.topology.exact import exact_rate, exact_time
 from zipplan.planner.topology.write import to_toml
 from zipplan.planner.units import parse_bandwidth, parse_time
@@ -83,6 +83,21 @@ def test_damaged_files_are_read_or_refused_never_crash(sample: Path, data: st.Da
         text = text[:at] + new + text[at + length :]
     with suppress(ZipplanError):
         build_cluster(import_text(text, name=sample.name, gpu="H100").machine)
+
+
+@given(st.sampled_from(["hgx-h100", "gh200-quad", "lab", "loopback", "p5"]), st.data())
+@settings(max_examples=200)
+def test_damaged_machine_files_are_read_or_refused_never_crash(name: str, data: st.DataObject) -> None:
+    lines = to_toml(load_machine(name)).split("\n")
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        key = lines[at].partition(" = ")[0]
+        value = data.draw(
+            st.sampled_from(["-1", "0", "nan", '""', '"gpu0"', "[]", "true", '"1GB/s"', '"0ns"', "99999999"])
+        )
+        lines[at] = data.draw(st.sampled_from(["", f"{key} = {value}", "[node]", "[[node.link]]", "[override]"]))
+    with suppress(ZipplanError):
+        build_cluster(parse_machine("\n".join(lines), name), nodes=2)
 
 
 @given(st.text(max_size=300))

@@ -45,7 +45,7 @@ def import_smi(lines: list[str], *, name: str, where: str, gpu: str | None = Non
     index = {device: f"gpu{i}" for i, device in enumerate(gpus)}
     nics = sorted(matrix.nics, key=lambda n: (_digits(n), n))
     index |= {device: f"nic{i}" for i, device in enumerate(nics)}
-    notes.read.append(f"{len(gpus)} GPUs, {len(nics)} NICs, {_label_count(matrix)}")
+    notes.read.append(", ".join([f"{len(gpus)} GPUs", f"{len(nics)} NICs", *_label_count(matrix)]))
 
     rows = _nvlink_rows(matrix, facts, index, notes)
     rows += _pcie_rows(matrix, index, notes)
@@ -91,12 +91,12 @@ def _digits(name: str) -> int:
     return int(found[-1]) if found else 0
 
 
-def _label_count(matrix: Matrix) -> str:
+def _label_count(matrix: Matrix) -> list[str]:
     count: dict[str, int] = {}
     for a, b in combinations(matrix.gpus, 2):
         label = matrix.get(a, b) or "?"
         count[label] = count.get(label, 0) + 1
-    return ", ".join(f"{n} GPU pairs {label}" for label, n in sorted(count.items()))
+    return [f"{n} GPU pairs {label}" for label, n in sorted(count.items())]
 
 
 def _check_entries(matrix: Matrix, where: str, notes: Notes) -> None:
