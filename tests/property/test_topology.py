@@ -93,7 +93,7 @@ def test_damaged_machine_files_are_read_or_refused_never_crash(name: str, data: 
         at = data.draw(st.integers(0, len(lines) - 1))
         key = lines[at].partition(" = ")[0]
         value = data.draw(
-            st.sampled_from(["-1", "0", "nan", '""', '"gpu0"', "[]", "true", '"1GB/s"', '"0ns"', "99999999"])
+            st.sampled_from(["-1", "0", "nan", '""', '"gpu0"', "[]", "true", '"1GB/s"', '"0ns"', "4096", "99999999"])
         )
         lines[at] = data.draw(st.sampled_from(["", f"{key} = {value}", "[node]", "[[node.link]]", "[override]"]))
     with suppress(ZipplanError):

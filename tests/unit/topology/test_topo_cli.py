@@ -100,6 +100,8 @@ def test_check_compares_two_descriptions() -> None:
         (["import", SAMPLES / "smi_topo_2gpu_nv2.txt", "--gpu", "H1000"], "did you mean H100"),
         (["show", "hgx-h100", "-o", "x.gif"], "use .svg, .png or .pdf"),
         (["show", "hgx-h100", "--gpus", "0,x"], "expected numbers"),
+        (["show", "hgx-h100", "--nodes", "1000000000"], "expected 1 to 100,000"),
+        (["show", "loopback", "--ranks-per-node", "1000000000"], "1000000000 ranks per node"),
         (["import", SAMPLES / "smi_topo_p4d_24xlarge.txt", "-o", "no/such/dir/x.toml"], "cannot write"),
         (["import", SAMPLES / "smi_topo_p4d_24xlarge.txt", "--nodes", "2"], "no [fabric]"),
     ],
