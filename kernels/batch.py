@@ -140,7 +140,8 @@ def decode_reduce(
     """Decodes and sums: outs[j] = the sum over senders s of frame s * len(outs) + j.
 
     Accumulates in FP32 in the order of senders and rounds once to the dtype, ties to even; a NaN comes out as the one
-    positive quiet NaN of the dtype. One pass: no decoded copy is kept. Arguments and errors as in `decode`.
+    positive quiet NaN of the dtype, and e4m3 saturates (it has no infinity). One pass: no decoded copy is kept.
+    Arguments and errors as in `decode`.
     """
     if codec.dtype == "u8" or senders < 1:
         raise CodecError(f"decode_reduce: expected a float dtype and ≥ 1 senders, found {codec.dtype!r} and {senders}")
@@ -224,7 +225,7 @@ def count(codec: Codec, array: Bytes, what: str, *, written: bool = False) -> in
         raise CodecError(
             f"{what}: expected whole {codec.dtype} elements of {codec.item_bytes} bytes, found {array.nbytes} bytes"
         )
-    return elements(array.nbytes // codec.item_bytes)
+    return elements(codec, array.nbytes // codec.item_bytes)
 
 
 def room(array: Bytes, size: int, what: str, *, exact: bool = False, written: bool = False) -> None:

@@ -85,12 +85,12 @@ class Params:
 
 def static_size(codec: Codec, n: int) -> int:
     """Bytes of header and static region of a frame of n elements; a multiple of 128, known before encoding."""
-    return library().zp_static_size(*codec.key, elements(n))
+    return library().zp_static_size(*codec.key, elements(codec, n))
 
 
 def max_dynamic_size(codec: Codec, n: int) -> int:
     """The most bytes that the dynamic region of a frame of n elements can take; exact: some input reaches it."""
-    return library().zp_max_dynamic_size(*codec.key, elements(n))
+    return library().zp_max_dynamic_size(*codec.key, elements(codec, n))
 
 
 def max_encoded_size(codec: Codec, n: int) -> int:
@@ -98,10 +98,9 @@ def max_encoded_size(codec: Codec, n: int) -> int:
     return static_size(codec, n) + max_dynamic_size(codec, n)
 
 
-MAX_ELEMENTS = 1 << 32  # of one frame: tile offsets count 4-byte units of the dynamic region in 32 bits
-
-
-def elements(n: int) -> int:
-    if not 0 <= n <= MAX_ELEMENTS:
-        raise CodecError(f"element count: expected 0 to {MAX_ELEMENTS} in one frame, found {n}; use several chunks")
+def elements(codec: Codec, n: int) -> int:
+    """n, if one frame can hold that many. Tile offsets count the dynamic region in 4-byte units, in 32 bits."""
+    most = 1 << (40 if codec.id == "raw" else 32)
+    if not 0 <= n <= most:
+        raise CodecError(f"element count: expected 0 to {most} in one {codec.id} frame, found {n}; use several chunks")
     return n

@@ -23,20 +23,21 @@ template <int D> ZP_HD u32 widen(u32 x) {
 }
 
 // Round to nearest, ties to even. NaN becomes the one positive quiet NaN of the dtype, so that every backend gives the
-// same bytes; overflow becomes infinity, for E4M3 NaN.
+// same bytes. Overflow becomes infinity; in E4M3, which has none, the largest value, as torch and the hardware's
+// saturating conversion do.
 template <int D> ZP_HD u32 narrow(u32 w) {
     const u32 E = exponent_bits(D), M = mantissa_bits(D), drop = 23 - M;
     u32 a = w & 0x7fffffffu, sign = D == E4M3 || D == E5M2 ? (w >> 24) & 0x80 : D == FP32 ? w & 0x80000000u : (w >> 16) & 0x8000;
     const u32 nan = D == BF16 ? 0x7fc0 : D == FP16 ? 0x7e00 : D == FP32 ? 0x7fc00000 : 0x7f;
-    const u32 infinity = D == E4M3 ? 0x7f : ((1u << E) - 1) << M;
+    const u32 over = D == E4M3 ? 0x7e : ((1u << E) - 1) << M;
     if (a > 0x7f800000u) return nan;
     if (D == FP32) return w;
     if (D == BF16) return sign | (a + 0x7fff + ((a >> 16) & 1)) >> 16;
-    if (a == 0x7f800000u) return D == E4M3 ? nan : sign | infinity;
+    if (a == 0x7f800000u) return sign | over;
     int e = (int)(a >> 23) - 127 + (int)((1u << (E - 1)) - 1);
     u32 y;
     if (e >= 1) {
-        if (e > (int)(1u << E)) return D == E4M3 ? nan : sign | infinity;
+        if (e > (int)(1u << E)) return sign | over;
         u32 b = (a & 0x7fffff) | (u32)e << 23;
         y = (b + (1u << (drop - 1)) - 1 + ((b >> drop) & 1)) >> drop;
     } else {
@@ -44,7 +45,6 @@ template <int D> ZP_HD u32 narrow(u32 w) {
         if (shift > 25) return sign;
         y = (f + (1u << (shift - 1)) - 1 + ((f >> shift) & 1)) >> shift;
     }
-    if (y >= infinity) return D == E4M3 ? nan : sign | infinity;
-    return sign | y;
+    return sign | (y < over ? y : over);
 }
 }  // namespace zp
