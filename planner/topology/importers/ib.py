@@ -196,6 +196,10 @@ def _machine(net: Net, tool: str, lines: list[str], name: str, where: str, gpu: 
     if many > 1:
         shown = ", ".join(f"node{i} = {h}" for i, h in enumerate(kept[:4])) + (" ..." if len(kept) > 4 else "")
         notes.read.append(f"hosts in order of their names: {shown}")
+    rails = size > 1 and all(len({peer for _, peer, _ in hosts[host]}) == size for host in kept)
+    if rails:
+        notes.read.append("rails: every adapter of a host is on a switch of its own")
+        notes.assumed.append("traffic to another rail crosses NVLink first where there is any (PXN, NCCL's default)")
     notes.assumed.append(f"{size} GPUs per host, one for each adapter, each pair below its own PCIe switch")
     notes.unknown.append("what is inside the hosts (give the node's own file and this one with --fabric)")
     data: dict[str, Any] = {
@@ -216,7 +220,13 @@ def _machine(net: Net, tool: str, lines: list[str], name: str, where: str, gpu: 
                 "nic": [{"name": "nic{*}", "bandwidth": exact_rate(usual), "source": told_by(tool, where)}],
             }
         ],
-        "fabric": {"kind": "graph", "default_nodes": len(kept), "link": cables, "source": told_by(tool, where)},
+        "fabric": {
+            "kind": "graph",
+            "default_nodes": len(kept),
+            "pxn": rails,
+            "link": cables,
+            "source": told_by(tool, where),
+        },
         "override": overrides,
     }
     return finish(data, where, tool, notes, {})

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from zipplan.planner.errors import TopologyError
-from zipplan.planner.topology import bisection, build_cluster, import_text, load_described, parse_machine
+from zipplan.planner.topology import (
+    Imported,
+    bisection,
+    build_cluster,
+    import_text,
+    load_described,
+    load_machine,
+    parse_machine,
+)
+from zipplan.planner.topology.combine import with_fabric
 from zipplan.planner.topology.describe import counts, path_classes
 from zipplan.planner.topology.write import to_toml
 
@@ -175,8 +184,6 @@ def test_each_gpu_uses_the_nic_beside_it() -> None:
 
 
 def test_fabric_and_node_file_combine() -> None:
-    from zipplan.planner.topology.combine import with_fabric
-
     node = load_described(str(SAMPLES / "smi_topo_dell_c4140_4xV100_nv2.txt"), gpu="V100")
     fabric = load_described(str(SAMPLES / "iblinkinfo_4node_v100.txt"), gpu="V100")
     cluster = build_cluster(with_fabric(node, fabric).machine, nodes=4)
@@ -260,3 +267,45 @@ def test_two_trays_of_one_nvlink_domain() -> None:
     assert (cluster.ranks, path_classes(cluster)) == (8, {"NVL": 28})
     assert {link.kind for link in cluster.links if "cpu" in link.dst and "gpu" in link.src} == {"pcie", "c2c"}
     assert counts(cluster)["nic"] == 1, "a port without PCI path is listed below every CPU, and is one port"
+
+
+def rail_fabric(hosts: int, rails: int) -> str:
+    """ibnetdiscover text: leaf r has adapter r of every host, two split cables to one spine, and a SHARP node."""
+    cables: list[tuple[str, int, str, int, str]] = []
+    names = {"S-00f": "MF0;spine:MQM9700/U1"}
+    for rail in range(rails):
+        leaf = f"S-0a{rail}"
+        names |= {leaf: f"MF0;leaf{rail}:MQM9700/U1", f"H-0c{rail}": "Mellanox Technologies Aggregation Node"}
+        cables += [(leaf, 60 + k, "S-00f", 2 * rail + k, "2xNDR") for k in (0, 1)]
+        cables.append((leaf, 65, f"H-0c{rail}", 1, "4xHDR"))
+        for host in range(hosts):
+            adapter = f"H-0b{host}{rail}"
+            names[adapter] = f"dgx{host} mlx5_{rail}"
+            cables.append((leaf, host + 1, adapter, 1, "4xNDR"))
+    lines = []
+    for device, name in names.items():
+        lines.append(f'{"Switch" if device[0] == "S" else "Ca"} 65 "{device}"\t# "{name}" base port 0 lid 1 lmc 0')
+        for a, p, b, q, rate in cables:
+            for one, port, other, far in ((a, p, b, q), (b, q, a, p)):
+                if one == device:
+                    lines.append(f'[{port}]\t"{other}"[{far}]({other[2:]})\t# "{names[other]}" lid 2 {rate} s=1 w=2')
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_rails_of_a_real_fabric_join_an_nvlink_node() -> None:
+    fabric = import_text(rail_fabric(hosts=3, rails=8), name="ib.txt", gpu="H100")
+    assert "9 switches, 3 hosts, 24 adapter ports, 48 cables" in fabric.read[0]
+    cluster = build_cluster(with_fabric(Imported(load_machine("hgx-h100"), ""), fabric).machine)
+    assert (cluster.nodes, cluster.label(0, 8), cluster.label(0, 9)) == (3, "NET", "PXN")
+    trunks = {link.bandwidth for link in cluster.links if link.kind == "fabric"}
+    assert trunks == {2 * 25e9}, "two cables of half a port each"
+
+
+def test_fabric_that_contradicts_itself_is_refused() -> None:
+    text = rail_fabric(hosts=2, rails=1)
+    twice = text.replace('[1]\t"H-0b00"[1]', '[1]\t"H-0b10"[1]', 1)
+    with pytest.raises(TopologyError, match=r"port 1 of .* goes to .* here, and to"):
+        import_text(twice, name="ib.txt", gpu="H100")
+    with pytest.raises(TopologyError, match="no rate; expected a rate such as 4xHDR"):
+        import_text(text.replace("4xNDR", ""), name="ib.txt", gpu="H100")
