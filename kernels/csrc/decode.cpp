@@ -102,22 +102,37 @@ bool open_frames(const Spec& s, u64 senders, u64 chunks, const u64* n, Batch b, 
     return true;
 }
 
+template <int D> struct Stored { typedef u16 type; };
+template <> struct Stored<FP32> { typedef u32 type; };
+template <> struct Stored<E4M3> { typedef u8 type; };
+template <> struct Stored<E5M2> { typedef u8 type; };
+
+float as_float(u32 bits) { float v; std::memcpy(&v, &bits, 4); return v; }
+
+template <int D> struct Widened {  // every value of a one-byte dtype
+    float of[256];
+    Widened() {
+        for (u32 x = 0; x < 256; x++) of[x] = as_float(widen<D>(x));
+    }
+};
 template <int D> void add(const u8* src, u32 m, bool first, float* sum) {
-    for (u32 i = 0; i < m; i++) {
-        u32 x = 0;
-        std::memcpy(&x, src + i * item_bytes(D), item_bytes(D));
-        x = widen<D>(x);
-        float v;
-        std::memcpy(&v, &x, 4);
-        sum[i] = first ? v : sum[i] + v;
+    typename Stored<D>::type x;
+    if constexpr (sizeof x == 1) {
+        static const Widened<D> table;
+        const float* of = table.of;
+        for (u32 i = 0; i < m; i++) sum[i] = first ? of[src[i]] : sum[i] + of[src[i]];
+    } else if (first) {
+        for (u32 i = 0; i < m; i++, src += sizeof x) std::memcpy(&x, src, sizeof x), sum[i] = as_float(widen<D>(x));
+    } else {
+        for (u32 i = 0; i < m; i++, src += sizeof x) std::memcpy(&x, src, sizeof x), sum[i] += as_float(widen<D>(x));
     }
 }
 template <int D> void round_to(const float* sum, u32 m, u8* dst) {
     for (u32 i = 0; i < m; i++) {
-        u32 x;
-        std::memcpy(&x, sum + i, 4);
-        x = narrow<D>(x);
-        std::memcpy(dst + i * item_bytes(D), &x, item_bytes(D));
+        u32 w;
+        std::memcpy(&w, sum + i, 4);
+        auto x = (typename Stored<D>::type)narrow<D>(w);
+        std::memcpy(dst + i * sizeof x, &x, sizeof x);
     }
 }
 constexpr void (*add_to[DTYPES])(const u8*, u32, bool, float*) = {nullptr, add<BF16>, add<FP16>, add<FP32>, add<E4M3>, add<E5M2>};
@@ -183,12 +198,14 @@ ZP_API int zp_decode_reduce(const Spec* s, u64 senders, u64 chunks, const u64* n
     std::vector<Frame> frames;
     if (!open_frames(*s, senders, chunks, n, *batch, frames, err)) return 1;
     u64 step = TILE * item_bytes(s->dtype);
+    u32 slot_step = slot_bytes(s->codec, s->dtype, s->slack, TILE);
     return run_parts(split_tiles(chunks, n), threads, err, [&](const Part& p, Scratch& w, Error* e) {
         for (u64 t = p.first; t < p.last; t++) {
             u32 m = tile_elements(n[p.chunk], t);
             for (u64 i = 0; i < senders; i++) {
                 const Frame& f = frames[i * chunks + p.chunk];
-                Ahead next = {};
+                u64 then = i + 1 < senders ? i + 1 : 0, step_on = then ? t : t + 1;  // whose slot is read next
+                Ahead next = {frames[then * chunks + p.chunk].bytes + slot_offset(s->codec, s->dtype, s->slack, step_on), step_on < p.last ? slot_step / (TILE / GROUP) : 0, nullptr, 0};
                 const u8* tile = f.bytes + HEADER + t * step;
                 e->chunk = (i64)(i * chunks + p.chunk);
                 if (s->codec != RAW) {
