@@ -63,6 +63,7 @@ __device__ inline u64 warp_sum(u64 v) {
 // The chunk whose tiles (or segments) hold number `i`: the last that starts at or before it.
 template <class Start> __device__ u32 chunk_of(u32 chunks, u32 i, Start start) {
     u32 starts = 0;
+#pragma unroll 1
     for (u32 from = 0; from < chunks; from += 32)
         starts += __popc(__ballot_sync(WHOLE, from + lane() < chunks && start(from + lane()) <= i));
     return starts - 1;

@@ -79,6 +79,7 @@ struct Moves {
 // The same for two words at once, for masks of few bits.
 __device__ inline void pack_few(u32 mask, u32& x, u32& y) {
     u32 a = 0, b = 0;
+#pragma unroll 1
     for (u32 to = 1; mask; mask &= mask - 1, to <<= 1) {
         u32 from = mask & (0u - mask);
         if (x & from) a |= to;
@@ -88,6 +89,7 @@ __device__ inline void pack_few(u32 mask, u32& x, u32& y) {
 }
 __device__ inline void unpack_few(u32 mask, u32& x, u32& y) {
     u32 a = 0, b = 0;
+#pragma unroll 1
     for (; mask; mask &= mask - 1, x >>= 1, y >>= 1) {
         u32 to = mask & (0u - mask);
         if (x & 1) a |= to;

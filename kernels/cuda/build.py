@@ -32,9 +32,9 @@ def text(file: Path) -> str:
 
 
 def module(codec: int, dtype: int, arch: int) -> tuple[bytes, str]:
-    """(code, its kind) of the kernels for one codec and dtype, numbered as in tile.h, on compute capability `arch` (90 for 9.0).
+    """(code, its kind) of the kernels for one codec and dtype, numbered as in tile.h.
 
-    The code is a cubin, or PTX if the device is newer than the compiler; then the driver translates it. From the cache
+    `arch`: compute capability, 90 for 9.0. The code is a cubin, or PTX if the device is newer than the compiler; then the driver translates it. From the cache
     if it is there. Raises DeviceError if the device is too old, or no compiler is installed.
     """
     if arch < LOWEST_ARCH:
@@ -108,7 +108,7 @@ def compiler() -> tuple[str, tuple[int, ...]]:
 @functools.cache
 def nvrtc():  # type: ignore[no-untyped-def]
     try:
-        from cuda.bindings import nvrtc as bindings
+        from cuda.bindings import nvrtc as bindings  # type: ignore[import-untyped]
 
         bindings.nvrtcVersion()
     except Exception as error:  # an ImportError, or whatever cuda-bindings raises for a library that is not there

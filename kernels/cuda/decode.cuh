@@ -145,6 +145,7 @@ __device__ bool decode_tile(const Args& a, u64 frame, u32 t, u32 m, DecodeShared
             }
         }
         const u32 absent = C == WINDOW ? (r.base - 1) & 255 : 0;  // what stands in x.e for an escape so far
+#pragma unroll 1
         for (u32 left = escapes; left; left &= left - 1) flip_byte(x.e, __ffs(left) - 1, list[at++] ^ absent);
         merge<D>(x, raw);
         return true;

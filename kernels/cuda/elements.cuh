@@ -4,7 +4,7 @@ namespace zp {
 ZP_HD u32 words_of(int d) { return PER * item_bytes(d) / 4; }
 
 // Bytes 4i to 4i + 3 of a buffer at any address, zeros past its end. Reads nothing outside it.
-__device__ inline u32 word_at(const u8* p, u32 bytes, u32 i) {
+__device__ __noinline__ u32 word_at(const u8* p, u32 bytes, u32 i) {
     u32 at = 4 * i, shift = (u32)(u64)p & 3;
     if (at + 4 <= bytes && shift == 0) return *(const u32*)(p + at);
     if (at >= 4 && at + 8 <= bytes) {

@@ -140,6 +140,7 @@ template <int C, int D> __device__ void encode(const Args& a, EncodeShared<C, D>
     }
     u32 below = 0;
     at += 8 * (before[1] >> 16);
+#pragma unroll 1
     for (u32 left = escapes; left; left &= left - 1, at += 8) {
         u32 e = pick_byte(x.e, __ffs(left) - 1);
         below += e < base;

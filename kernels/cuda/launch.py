@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ctypes import c_int32, c_uint8, c_uint32, c_uint64
 from dataclasses import dataclass, field
 
-from zipplan.kernels.codec import Codec, Params, static_size
-from zipplan.kernels.native import CODECS, DTYPES, library
+from zipplan.kernels.codec import Codec, Params, max_dynamic_size, static_size
+from zipplan.kernels.native import CODECS, DTYPES
 
 # As in args.cuh.
 TILE, THREADS, SEGMENT, UPLOAD = 4096, 128, 32, 100
@@ -67,14 +67,14 @@ class Workspace:
 def workspace(codec: Codec, counts: Sequence[int], *, senders: int = 1, encoding: bool) -> Workspace:
     """What a call needs beside its arguments: the table, and for encoding a tile's worst case for each tile."""
     tiles, frames, parts = sum(map(tiles_of, counts)), senders * len(counts), Workspace()
-    for name, size in {"table": 32 * len(counts), "offsets": 8 * frames, "frames": 40 * frames, "rankings": 16 * frames,
-                       "shifts": 4 * len(counts), "sums": 8 * frames}.items():  # fmt: skip
-        parts.add(name, size)
+    sizes = {"table": 32 * len(counts), "offsets": 8 * frames, "frames": 40 * frames, "rankings": 16 * frames}
+    sizes |= {"shifts": 4 * len(counts), "sums": 8 * frames}
     if encoding:
-        room = library().zp_max_dynamic_size(*codec.key, TILE) if codec.id != "raw" else 0  # of one tile, and padding
-        for name, size in {"spills": 4 * tiles, "tallies": 4 * tiles, "totals": 8 * len(counts),
-                           "segment_at": 8 * sum(map(segments_of, counts)), "scratch": room * tiles}.items():  # fmt: skip
-            parts.add(name, size)
+        room = max_dynamic_size(codec, TILE)  # of one tile, rounded up more than args.cuh does
+        sizes |= {"spills": 4 * tiles, "tallies": 4 * tiles, "totals": 8 * len(counts), "scratch": room * tiles}
+        sizes |= {"segment_at": 8 * sum(map(segments_of, counts))}
+    for name, size in sizes.items():
+        parts.add(name, size)
     return parts
 
 

@@ -1,4 +1,4 @@
-"""Runs the CUDA kernels' own source on the CPU: builds it with shim.h and a C++ compiler, and runs lists of launches."""
+"""Runs the CUDA kernels' own source on the CPU: built with shim.h and a C++ compiler, driven by lists of launches."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Emulator:
         )
         names = re.findall(r"ZP_KERNEL\(\d+, \d+, (\w+)\)", entries)
         unit += (
-            'extern "C" const char* zp_launch(const char* name, int c, int d, unsigned x, unsigned y, unsigned threads,\n'
-            "        const zp::Args* a, const zp::Upload* u, unsigned long long seed) {\n"
+            'extern "C" const char* zp_launch(const char* name, int c, int d, unsigned x, unsigned y,\n'
+            "        unsigned threads, const zp::Args* a, const zp::Upload* u, unsigned long long seed) {\n"
             "    shim::failure.clear();\n    shim::seed = seed;\n    std::string n = name;\n"
         )
         for c, d in pairs:
@@ -129,8 +129,6 @@ class Emulator:
         return int(status[0])
 
 
-
-
 def address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
@@ -151,7 +149,18 @@ def compiled(unit: str, folder: Path, flags: Sequence[str]) -> Path:
         return library
     source, part = folder / f"{key}-{os.getpid()}.cpp", folder / f"{key}-{os.getpid()}.part"
     source.write_text(unit)
-    command = ["g++", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", "-w", *flags, str(source), "-o", str(part)]
+    command = [
+        "g++",
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        "-fno-strict-aliasing",
+        "-w",
+        *flags,
+        str(source),
+        "-o",
+        str(part),
+    ]
     subprocess.run(command, check=True, timeout=300)
     source.unlink()
     part.rename(library)

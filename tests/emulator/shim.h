@@ -25,6 +25,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 
 struct Dim { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
