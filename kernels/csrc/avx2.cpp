@@ -70,9 +70,12 @@ struct Avx2 {
         __m256i a = code(load32(e)), c = code(load32(e + 32));
         for (int k = 0; k < 4; k++) b[k] = bit_of(a, c, k);
     }
-    static void cascade_expand(const u64* b, const u8* exponent_of, u8* e) {
-        const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)exponent_of));
-        for (int h = 0; h < 2; h++) store32(e + 32 * h, _mm256_shuffle_epi8(table, bytes_of(b, 4, 32 * h)));
+    struct Exponents {
+        __m256i table;
+        explicit Exponents(const u8* exponent_of) : table(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)exponent_of))) {}
+    };
+    static void cascade_expand(const u64* b, const Exponents& exponents, u8* e) {
+        for (int h = 0; h < 2; h++) store32(e + 32 * h, _mm256_shuffle_epi8(exponents.table, bytes_of(b, 4, 32 * h)));
     }
     static u32 count(u64 x) { return (u32)__builtin_popcountll(x); }
     static void pack(u64 mask, u64* x) { x[0] = _pext_u64(x[0], mask), x[1] = _pext_u64(x[1], mask); }

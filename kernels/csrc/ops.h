@@ -124,6 +124,7 @@ template <class B> u32 cascade_encode(const u8* e, u32 m, u32 base, const u8* co
 template <class B> u32 cascade_decode(const u8* planes, u32 m, const u8* exponent_of, const Streams levels, u32* count, const u8* escapes, u8* e, const Ahead& next) {
     u32 stride = plane_bytes(m), n2 = 0, n3 = 0, n4 = 0;
     const u8* in = escapes;
+    const typename B::Exponents exponents(exponent_of);
     for (u32 i = 0; i < m; i += GROUP) {
         u64 valid = valid_mask(m, i), b[4];
         next.fetch(i / GROUP);
@@ -140,7 +141,7 @@ template <class B> u32 cascade_decode(const u8* planes, u32 m, const u8* exponen
         b[1] = (b1 & ~on2) | (d2[1] & ~on3) | (d3[1] & ~on4) | d4[1];
         b[2] = (on2 & ~on3) | on4;
         b[3] = on3;
-        B::cascade_expand(b, exponent_of, e + i);
+        B::cascade_expand(b, exponents, e + i);
         in = get_escapes<B>(in, d4[0] & d4[1], e + i);
     }
     count[0] = n2, count[1] = n3, count[2] = n4;

@@ -3,14 +3,15 @@
 
 namespace zp {
 namespace {
-struct Table {  // spread8 of every byte: a load is quicker than its arithmetic
+struct Spread {  // the 8 bits of every byte, each in a byte or a nibble of its own: a load is quicker than arithmetic
     u64 bytes[256];
-    constexpr Table() : bytes() {
+    u32 nibbles[256];
+    constexpr Spread() : bytes(), nibbles() {
         for (u32 b = 0; b < 256; b++)
-            for (u32 i = 0; i < 8; i++) bytes[b] |= (u64)(b >> i & 1) << 8 * i;
+            for (u32 i = 0; i < 8; i++) bytes[b] |= (u64)(b >> i & 1) << 8 * i, nibbles[b] |= (b >> i & 1) << 4 * i;
     }
 };
-constexpr Table spread_table;
+constexpr Spread spread;
 
 // How far each bit of a mask moves when the bits are packed: Hacker's Delight, 2nd edition, 7-4 and 7-5.
 struct Moves {
@@ -56,8 +57,8 @@ struct Portable {
     }
     static void expand(const u64* p, u32 planes, u8* out) {
         for (u32 k = 0; k < 8; k++) {
-            u64 bytes = spread_table.bytes[(p[0] >> (8 * k)) & 255];
-            for (u32 l = 1; l < planes; l++) bytes |= spread_table.bytes[(p[l] >> (8 * k)) & 255] << l;
+            u64 bytes = spread.bytes[(p[0] >> (8 * k)) & 255];
+            for (u32 l = 1; l < planes; l++) bytes |= spread.bytes[(p[l] >> (8 * k)) & 255] << l;
             store64(out + 8 * k, bytes);
         }
     }
@@ -92,35 +93,45 @@ struct Portable {
         for (u32 i = 0; i < GROUP; i++) code[i] = codes.of[e[i]];
         for (int k = 0; k < 4; k++) b[k] = plane(code, k);
     }
-    static void cascade_expand(const u64* b, const u8* exponent_of, u8* e) {
-        alignas(64) u8 code[GROUP];
-        expand(b, 4, code);
-        for (u32 i = 0; i < GROUP; i++) e[i] = exponent_of[code[i]];
+    struct Exponents {  // of two codes at once: low nibble, high nibble
+        u16 of[256];
+        explicit Exponents(const u8* exponent_of) {
+            for (u32 pair = 0; pair < 256; pair++) of[pair] = (u16)(exponent_of[pair & 15] | exponent_of[pair >> 4] << 8);
+        }
+    };
+    static void cascade_expand(const u64* b, const Exponents& exponents, u8* e) {
+        for (u32 k = 0; k < 64; k += 8) {
+            u32 codes = spread.nibbles[(b[0] >> k) & 255] | spread.nibbles[(b[1] >> k) & 255] << 1 | spread.nibbles[(b[2] >> k) & 255] << 2 |
+                        spread.nibbles[(b[3] >> k) & 255] << 3;
+            store64(e + k, exponents.of[codes & 255] | (u64)exponents.of[(codes >> 8) & 255] << 16 | (u64)exponents.of[(codes >> 16) & 255] << 32 |
+                               (u64)exponents.of[codes >> 24] << 48);
+        }
     }
-    // Few bits one by one, many at once.
+    // A few bits one by one, without a branch on how few; many at once.
+    static constexpr int FEW = 6;
     static void pack(u64 mask, u64* x) {
-        if (count(mask) > 8) {
+        if (count(mask) > FEW) {
             Moves moves(mask);
             x[0] = moves.pack(x[0]), x[1] = moves.pack(x[1]);
             return;
         }
         u64 r0 = 0, r1 = 0;
-        for (int k = 0; mask; mask &= mask - 1, k++) {
-            int i = __builtin_ctzll(mask);
-            r0 |= ((x[0] >> i) & 1) << k, r1 |= ((x[1] >> i) & 1) << k;
+        for (int k = 0; k < FEW; k++, mask &= mask - 1) {
+            u64 bit = mask & (0 - mask);
+            r0 |= (u64)((x[0] & bit) != 0) << k, r1 |= (u64)((x[1] & bit) != 0) << k;
         }
         x[0] = r0, x[1] = r1;
     }
     static void unpack(u64 mask, u64* x) {
-        if (count(mask) > 8) {
+        if (count(mask) > FEW) {
             Moves moves(mask);
             x[0] = moves.unpack(x[0]), x[1] = moves.unpack(x[1]);
             return;
         }
         u64 r0 = 0, r1 = 0;
-        for (int k = 0; mask; mask &= mask - 1, k++) {
-            int i = __builtin_ctzll(mask);
-            r0 |= ((x[0] >> k) & 1) << i, r1 |= ((x[1] >> k) & 1) << i;
+        for (int k = 0; k < FEW; k++, mask &= mask - 1) {
+            u64 bit = mask & (0 - mask);
+            r0 |= bit & (0 - ((x[0] >> k) & 1)), r1 |= bit & (0 - ((x[1] >> k) & 1));
         }
         x[0] = r0, x[1] = r1;
     }
