@@ -75,13 +75,14 @@ class Search:
     ) -> None:
         """`codec`: "auto" tries every codec that serves `dtype`. Raises ConfigError for one that does not serve it.
 
-        `settings`: only those of the codec count; the cluster has the others already.
+        `settings`: only those of codec and ranks count; the cluster has the others already.
         """
         self.cluster, self.dtype, self.profile = cluster, dtype, profile
         codecs: Sequence[str] = CODECS.get(dtype, ()) if codec == "auto" else () if codec == "raw" else (codec,)
         self.wires = {c: settings.wire(wire(c, dtype, profile)) for c in ("raw", *codecs)}
         self.rates = {c: settings.rates(Rates.of(cluster, c)) for c in self.wires}
         self.transport = Transport(cluster, algorithm)
+        self.skew = settings.skew(cluster.ranks)
         self.schedules = list(candidates(collective, cluster.nodes, cluster.ranks_per_node, codecs))
         for schedule in self.schedules:
             verify(schedule)
@@ -89,7 +90,8 @@ class Search:
     def run(self, schedule: Schedule, size: int) -> Result:
         """Simulate one candidate at one size."""
         wired = self.wires[schedule.codec]
-        timeline = simulate(schedule, self.cluster, size, wired, self.transport, self.rates[schedule.codec])
+        rates = self.rates[schedule.codec]
+        timeline = simulate(schedule, self.cluster, size, wired, self.transport, rates, self.skew)
         return Result(schedule, wired, size, timeline)
 
     def decide(self, size: int) -> Decision:

@@ -14,6 +14,7 @@ from typing import Any
 
 from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.errors import ConfigError, nearest
+from zipplan.planner.simulate import Skew
 from zipplan.planner.topology import Gpu, Machine
 from zipplan.planner.topology.model import LINK_KINDS
 from zipplan.planner.units import parse_bandwidth, parse_time
@@ -42,7 +43,7 @@ Apply = Callable[[Machine, Value], Machine]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key. `change` makes another machine; keys of the codec have none and change `Rates` or `Wire` instead."""
+    """One key. `change` makes another machine; keys of codec and ranks have none: see `Settings`."""
 
     key: str
     unit: str
@@ -92,6 +93,7 @@ _UNITS: dict[str, tuple[bool, Callable[[str, str], Any], str]] = {
     "share": (True, lambda key, text: _number(key, text, "a share above 0 and up to 1", high=1.0), "0.9 or 0.5x"),
     "ratio": (True, lambda key, text: _number(key, text, "raw / encoded bytes, above 0"), "1.4 or 0.9x"),
     "times": (True, lambda key, text: _number(key, text, "a number from 1", low=math.nextafter(1.0, 0)), "2 or 1.5x"),
+    "delay": (False, lambda key, text: parse_time(text, key), "50us"),
     "count": (False, _count, "8"),
     "switch": (False, _switch, "on or off"),
     "name": (False, lambda key, text: text, "a name"),
@@ -239,6 +241,8 @@ SETTINGS: dict[str, Setting] = {
         Setting("codec.decode", "rate", "decode, raw bytes on one rank"),
         Setting("codec.launch", "time", "fixed cost of one codec or copy stage"),
         Setting("codec.ratio", "ratio", "raw / encoded bytes, instead of the profile's"),
+        Setting("ranks.load", "times", "what the busiest rank sends, over the mean"),
+        Setting("ranks.late", "delay", "how long all wait for the busiest rank to begin"),
     )
 }  # fmt: skip
 """Every key, in the order of the documentation."""
@@ -307,6 +311,12 @@ class Settings:
                 scale = wire.ratio / SETTINGS[key].parse(text).of(wire.ratio)
                 wire = replace(wire, static_share=wire.static_share * scale, dynamic_share=wire.dynamic_share * scale)
         return wire
+
+    def skew(self, ranks: int) -> Skew | None:
+        """How the ranks differ; None when they do not."""
+        given = {key: SETTINGS[key].parse(text) for key, text in self.values if key.startswith("ranks.")}
+        load, late = given.get("ranks.load"), given.get("ranks.late")
+        return Skew.busiest(ranks, load.of(1.0) if load else 1.0, late.fixed if late else 0)
 
     def __str__(self) -> str:
         return " ".join(f"{key}={value}" for key, value in self.values)

@@ -67,6 +67,18 @@ class Skew:
     late: tuple[int, ...]
     load: tuple[float, ...]
 
+    @classmethod
+    def busiest(cls, ranks: int, load: float, late: int) -> Skew | None:
+        """The last rank has `load` times the mean (at most all of it) and comes `late`; the others share the rest.
+
+        None when that makes no difference.
+        """
+        if ranks == 1 or (load == 1.0 and late == 0):
+            return None
+        load = min(load, ranks)
+        rest = (ranks - load) / (ranks - 1)
+        return cls((*(0,) * (ranks - 1), late), (*(rest,) * (ranks - 1), load))
+
 
 def simulate(
     schedule: Schedule,

@@ -51,13 +51,8 @@ class Planned:
 
 
 def skew_of(call: Call) -> Skew | None:
-    """One rank of the group is the busiest: late, and with more to move; the others share the rest."""
-    if call.load == 1.0 and call.late == 0:
-        return None
-    ranks = call.grid.ranks
-    load = min(call.load, ranks)
-    rest = (ranks - load) / (ranks - 1)
-    return Skew((*(0,) * (ranks - 1), call.late), (*(rest,) * (ranks - 1), load))
+    """How uneven the ranks of a call are."""
+    return Skew.busiest(call.grid.ranks, call.load, call.late)
 
 
 def run_call(search: Search, result: Result, call: Call) -> int:

@@ -10,6 +10,8 @@ import pytest
 from zipplan.planner.costs import Rates, wire
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.profiles import parse_profile
+from zipplan.planner.schedule import Collective
+from zipplan.planner.search import Search
 from zipplan.planner.settings import SETTINGS, Setting, Settings, find
 from zipplan.planner.topology import Cluster, Machine, build_cluster, load_machine
 
@@ -54,7 +56,7 @@ def test_an_accepted_key_makes_another_machine(key: str) -> None:
         assert fingerprint != unchanged(name), f"{key} changes nothing on {name}"
 
 
-@pytest.mark.parametrize("key", [k for k, s in SETTINGS.items() if not s.change])
+@pytest.mark.parametrize("key", [k for k in SETTINGS if k.startswith("codec.")])
 def test_a_codec_key_changes_codec_numbers_alone(key: str) -> None:
     machine = load_machine("hgx-h100")
     settings = Settings.read([f"{key}=0.5x"])
@@ -63,6 +65,37 @@ def test_a_codec_key_changes_codec_numbers_alone(key: str) -> None:
     assert (settings.rates(rates), settings.wire(coded)) != (rates, coded)
     assert settings.wire(wire("raw", "bf16", parse_profile("gaussian"))).ratio == 1
     assert settings.codec_part == settings
+
+
+def test_settings_are_of_the_machine_the_codec_or_the_ranks() -> None:
+    assert {k.partition(".")[0] for k, s in SETTINGS.items() if not s.change} == {"codec", "ranks"}
+
+
+def test_all_tokens_on_one_expert_make_one_link_hot() -> None:
+    """F042: 8 ranks, 4,096 tokens of 7,168 bf16 each: the more one expert gets, the longer, by its link."""
+    cluster = build_cluster(load_machine("hgx-h100"))
+    size = 4096 * 7168 * 2
+    times = []
+    for load in (1, 1.5, 2.7, 8):  # uniform, Zipf-like, all to one
+        settings = Settings.read([f"ranks.load={load}"])
+        search = Search(cluster, Collective.ALL_TO_ALL, "bf16", parse_profile("gaussian"), settings=settings)
+        native = search.run(search.schedules[0], size)
+        times.append(native.time)
+        found = search.tightest(native)
+        assert found is not None
+        assert load == 1 or "gpu7" in found[0].name
+    assert times == sorted(times)
+    assert times[-1] > 5 * times[0]
+
+
+def test_a_late_rank_keeps_all_waiting() -> None:
+    cluster = build_cluster(load_machine("lab"), nodes=4)
+    times = []
+    for late in ("0us", "1ms"):
+        search = Search(cluster, Collective.ALL_GATHER, "bf16", parse_profile("gaussian"),
+                        settings=Settings.read([f"ranks.late={late}"]))  # fmt: skip
+        times.append(search.run(search.schedules[0], 1 << 20).time)
+    assert times[1] == times[0] + 10**9
 
 
 def test_values_are_absolute_or_factors() -> None:
@@ -102,6 +135,8 @@ def test_a_key_may_drop_its_first_part_where_that_is_clear() -> None:
         ("fabric.spines=0", "whole number from 1"),
         ("fabric.oversubscription=0.5", "from 1"),
         ("transport.launch=3", "ps, ns, us"),
+        ("ranks.load=0.5", "from 1"),
+        ("ranks.late=2x", "ps, ns, us"),
     ],
 )
 def test_bad_texts_are_refused(text: str, words: str) -> None:
