@@ -19,7 +19,7 @@ COMMANDS = {
     "diff": ("zipplan.planner.cli.diff:diff", "Compare two plans."),
     "export": ("zipplan.planner.cli.export:export", "Write the uncompressed choices of a plan as an NCCL tuner file."),
     "whatif": ("zipplan.planner.cli.whatif:whatif", "Sweep parameters: when does compression start to pay?"),
-    "reproduce": ("zipplan.planner.cli.reproduce:reproduce", "Predict the ZipCCL paper's results beside the published."),
+    "reproduce": ("zipplan.planner.cli.reproduce:reproduce", "Predict published results beside the published numbers."),
     "codec": ("zipplan.planner.cli.codec:codec", "Measure size and speed of the codecs on this machine."),
     "topo": ("zipplan.planner.cli.topo:topo", "List, draw, import and check machines."),
 }

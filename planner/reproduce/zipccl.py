@@ -1,0 +1,130 @@
+"""ZipCCL as its paper describes it: its schedules, its codec, no choice except the reduce-scatter switcher (§3, §5).
+
+What the paper leaves open is assumed once, in the machine and workload files and here, for all rows alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from zipplan.planner.collectives import parts
+from zipplan.planner.costs import Wire
+from zipplan.planner.profiles import parse_profile
+from zipplan.planner.schedule import INPUT, OUTPUT, Axis, Collective, Exchange, Op, Payload, Schedule, Stage
+from zipplan.planner.search import Search
+from zipplan.planner.settings import Settings
+from zipplan.planner.simulate import simulate
+from zipplan.planner.topology import Cluster, build_cluster, load_machine
+from zipplan.planner.workload import Call, StepTime, build_step, load_workload, run_step
+from zipplan.planner.workload.grid import part
+from zipplan.planner.workload.report import skew_of
+
+A6000, H800 = "a6000x8-200g", "hgx-h800"
+ONE_NIC = "+one-nic"
+CODEC = "window"
+SIZE_BYTES = 4  # one integer for each peer (§3.2)
+
+
+@cache
+def cluster_of(machine: str, nodes: int, ranks_per_node: int | None = None) -> Cluster:
+    """A shipped machine; NAME + ONE_NIC lets the GPUs of a node share the rate of one NIC."""
+    name, _, changed = machine.partition("+")
+    loaded = load_machine(name)
+    if changed:
+        loaded = Settings((("link.nic.bandwidth", f"{1 / loaded.node[0].ranks}x"),)).machine(loaded)
+    return build_cluster(loaded, nodes=nodes, ranks_per_node=ranks_per_node)
+
+
+@cache
+def search_of(cluster: Cluster, collective: Collective, dtype: str, profile: str) -> Search:
+    """ZipCCL's candidates: native, and zipped over all ranks."""
+    return Search(cluster, collective, dtype, parse_profile(profile), CODEC if dtype == "bf16" else "raw")
+
+
+def design_1(nodes: int, ranks_per_node: int) -> Schedule:
+    """All-to-all with sizes first (§3.2): the tiny exchange before the frames makes every rank wait for the last.
+
+    The frame is whole here; what counts as its dynamic region is its size.
+    """
+    encode, *_ = parts.zipped(Exchange.ALL_TO_ALL, INPUT, OUTPUT, Axis.WORLD, Op.DECODE)
+    prefix = "all_to_all_world"
+    sizes = Stage(
+        f"{prefix}_sizes", Op.EXCHANGE, encode.dst, "arrived", (encode.name,), Axis.WORLD, Exchange.ALL_TO_ALL,
+        Payload.DYNAMIC,
+    )  # fmt: skip
+    frames = Stage(
+        f"{prefix}_frames", Op.EXCHANGE, encode.dst, "arrived", (encode.name, sizes.name), Axis.WORLD,
+        Exchange.ALL_TO_ALL, Payload.STATIC,
+    )  # fmt: skip
+    decode = Stage(f"{prefix}_decode", Op.DECODE, "arrived", OUTPUT, (sizes.name, frames.name))
+    ranks = nodes * ranks_per_node
+    return Schedule(
+        "design-1", Collective.ALL_TO_ALL, nodes, ranks_per_node, ranks, CODEC, (encode, sizes, frames, decode)
+    )
+
+
+@cache
+def time_of(machine: str, nodes: int, call: Call, how: str) -> int:
+    """ps of a call: "native", "zipped" (all-to-all: design 2) or "design-1"."""
+    cluster = part(cluster_of(machine, nodes), call.grid)
+    search = search_of(cluster, call.collective, call.dtype, call.profile)
+    if how == "design-1":
+        schedule = design_1(cluster.nodes, cluster.ranks_per_node)
+        split = search.wires[CODEC]
+        frame = split.static_share + split.dynamic_share
+        wire = Wire(CODEC, frame, SIZE_BYTES / schedule.slot_bytes(call.size), split.header)
+    else:
+        schedule = next(s for s in search.schedules if s.name == how)
+        wire = search.wires[schedule.codec]
+    rates = search.rates[schedule.codec]
+    return simulate(schedule, cluster, call.size, wire, search.transport, rates, skew_of(call)).time
+
+
+def half_width(call: Call) -> Call:
+    """The same gradients in bf16."""
+    return Call(call.what, call.collective, call.size // 2, "bf16", call.profile, call.grid)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of the paper's training runs: the step with NCCL and with ZipCCL."""
+
+    machine: str
+    nodes: int
+    raw: StepTime
+    zipped: StepTime
+
+    @property
+    def gain(self) -> float:
+        """End to end."""
+        return self.raw.time / self.zipped.time
+
+    def communication_gain(self, collective: Collective) -> float:
+        """Time in one collective, raw over zipped."""
+        before, after = (
+            sum(ps for call, ps in step.communicating.items() if call.collective is collective)
+            for step in (self.raw, self.zipped)
+        )
+        return before / after
+
+
+@cache
+def run(workload: str, machine: str, nodes: int, all_to_all: str = "zipped") -> Run:
+    """MoE models on Megatron, where only the all-to-alls are zipped (§6.1); Llama on TorchTitan: only the all-gathers,
+    as its reduce-scatters were found faster left native (§6.3). `all_to_all`: "zipped" (design 2) or "design-1".
+    """
+    step = build_step(load_workload(workload), cluster_of(machine, nodes))
+    moe = any(task.call is not None and task.call.collective is Collective.ALL_TO_ALL for task in step.tasks)
+
+    def raw(call: Call) -> int:
+        return time_of(machine, nodes, call, "native")
+
+    def zipped(call: Call) -> int:
+        if call.collective is Collective.ALL_TO_ALL:
+            return time_of(machine, nodes, call, all_to_all)
+        if call.collective is Collective.ALL_GATHER and not moe:
+            return time_of(machine, nodes, call, "zipped")
+        return raw(call)
+
+    return Run(machine, nodes, run_step(step, raw), run_step(step, zipped))
