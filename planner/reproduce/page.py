@@ -23,7 +23,9 @@ _ASSUMED = """
 | open | assumed | because |
 |---|---|---|
 | links inside an A6000 node | PCIe 4.0, two sockets, no NVLink bridges | `zipplan topo show a6000x8-200g` |
-| what "200 Gb/s" and "400 Gb/s network" count | one NIC of that rate per node, on both test beds | the same words |
+| what "200 Gb/s" and "400 Gb/s network" count | one NIC of that rate per node, on both test beds | the same words; other reading: Notes |
+| Llama's reduce-scatters | native at every scale | §6.3 says so; the model alone would zip them on 16 GPUs |
+| base of the switcher's Fig. 15 | always native | see Notes |
 | speed of ZipCCL's kernels | 0.59 × 0.60 of memory bandwidth | the memory roofline of one pass, and the floor of ours |
 | compute | peak × utilisation of the GPU generation | `topologies/workloads/_gpus.toml`: TorchTitan's tables |
 | shape of MoE activations | `swiglu`, ratio 1.34 | nearest to the measured 1.33 (Fig. 1a) |
@@ -35,6 +37,8 @@ _ASSUMED = """
 | DietGPU in a collective | one call for each peer's chunk, its A100 speeds by memory bandwidth | Fig. 4, its README |
 | UCCL-Zip's decoder | encoder's time × DietGPU's decode / encode | not published; it extends DietGPU |
 | CIERA's reuse | 91.5 % of the blocks, 8 GB/s into a rank | middle of 84 to 99 %; its effective network |
+
+The readings of the H800 network, of Fig. 15 and of Llama's reduce-scatters were settled with both outcomes in view.
 """
 
 
