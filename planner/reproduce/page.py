@@ -23,7 +23,7 @@ _ASSUMED = """
 | open | assumed | because |
 |---|---|---|
 | links inside an A6000 node | PCIe 4.0, two sockets, no NVLink bridges | `zipplan topo show a6000x8-200g` |
-| "200 Gb/s", "400 Gb/s network" | one NIC of that rate per node, on both test beds | the same words; other reading: Notes |
+| "200 Gb/s", "400 Gb/s network" | one such NIC per node, on both test beds | the same words; other reading: Notes |
 | Llama's reduce-scatters | native at every scale | §6.3 says so; the model alone would zip them on 16 GPUs |
 | base of the switcher's Fig. 15 | always native | see Notes |
 | speed of ZipCCL's kernels | 0.59 × 0.60 of memory bandwidth | the memory roofline of one pass, and the floor of ours |
