@@ -21,6 +21,7 @@ COMMANDS = {
     "whatif": ("zipplan.planner.cli.whatif:whatif", "Sweep parameters: when does compression start to pay?"),
     "reproduce": ("zipplan.planner.cli.reproduce:reproduce", "Predict published results beside the published numbers."),
     "codec": ("zipplan.planner.cli.codec:codec", "Measure size and speed of the codecs on this machine."),
+    "inspect": ("zipplan.planner.cli.inspect_cmd:inspect", "Show what a file's tensors look like to the codec."),
     "topo": ("zipplan.planner.cli.topo:topo", "List, draw, import and check machines."),
 }
 
