@@ -117,7 +117,7 @@ def decode(
 
     dynamic: at least the dynamic regions, back to back, or each at its byte `offsets` (multiples of 4). A frame that is
     damaged shows in the Status and leaves its `outs` undefined; nothing outside the tensors is touched.
-    A checksum is checked where `codec` has one.
+    A checksum is checked where `codec` has one, and refused where it has none.
     """
     return launched(codec, static, dynamic, outs, None, offsets, workspace)
 

@@ -16,7 +16,7 @@ struct Chunk {
 };
 struct FrameView {
     u8 *bytes, *dynamic;              // its regions
-    u64 dynamic_bytes, checksum, flags;
+    u64 dynamic_bytes, checksum;
 };
 struct Args {
     u32 chunks, tiles, senders, slack;

@@ -34,8 +34,9 @@ def text(file: Path) -> str:
 def module(codec: int, dtype: int, arch: int) -> tuple[bytes, str]:
     """(code, its kind) of the kernels for one codec and dtype, numbered as in tile.h.
 
-    `arch`: compute capability, 90 for 9.0. The code is a cubin, or PTX if the device is newer than the compiler; then the driver translates it. From the cache
-    if it is there. Raises DeviceError if the device is too old, or no compiler is installed.
+    `arch`: compute capability, 90 for 9.0. The code is a cubin, or PTX if the device is newer than the compiler; then
+    the driver translates it. From the cache if it is there. Raises DeviceError if the device is too old, or no
+    compiler is installed.
     """
     if arch < LOWEST_ARCH:
         raise DeviceError(

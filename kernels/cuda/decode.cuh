@@ -156,7 +156,7 @@ __device__ bool decode_tile(const Args& a, u64 frame, u32 t, u32 m, DecodeShared
 __device__ inline bool sound(const Args& a, u64 frame) {
     const FrameView f = a.frames[frame];
     if (!f.bytes) return false;
-    bool fits = !a.checksummed || !(f.flags & CHECKSUMMED) || a.sums[frame] == f.checksum;
+    bool fits = !a.checksummed || a.sums[frame] == f.checksum;
     if (!fits && threadIdx.x == 0) report(a, frame, 0, CHECKSUM);
     return fits;
 }

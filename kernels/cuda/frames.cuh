@@ -77,7 +77,7 @@ template <int C, int D> __device__ void place(const Args& a) {
     for (u64 i = filled + threadIdx.x; i < total; i += blockDim.x) dynamic[i] = 0;
     if (threadIdx.x == 0) {
         *(Header*)frame = make_header(C, D, a.checksummed, a.slack, k.n, total, a.rankings + 16 * chunk);
-        a.frames[chunk] = {frame, dynamic, total, 0, 0};
+        a.frames[chunk] = {frame, dynamic, total, 0};
     }
 }
 
@@ -93,7 +93,7 @@ template <int C, int D> __device__ void open(const Args& a) {
         const Header h = *(const Header*)bytes;
         Fault fault = f < frames ? header_fault(h) : Fault{OK, 0, 0};
         if (f < frames && !fault.field)
-            fault.field = h.codec != C ? CODEC : h.dtype != D ? DTYPE : h.elements != k.n ? ELEMENTS : h.slack != a.slack ? SLACK : OK;
+            fault.field = h.codec != C ? CODEC : h.dtype != D ? DTYPE : h.elements != k.n ? ELEMENTS : h.slack != a.slack ? SLACK : h.flags != a.checksummed ? FLAGS : OK;
         u64 size = f < frames && !fault.field ? h.dynamic_bytes : 0, upto = size;
         for (u32 d = 1; d < 32; d *= 2) {
             u64 u = __shfl_up_sync(WHOLE, upto, d);
@@ -107,7 +107,7 @@ template <int C, int D> __device__ void open(const Args& a) {
             const bool reachable = !a.packed || (!lost && !(wrong & below_bit(lane())));
             const bool good = !fault.field && reachable;
             if (fault.field && reachable) report(a, f, 0, fault.field);
-            a.frames[f] = {good ? bytes : nullptr, a.dynamic + start, size, h.checksum, h.flags};
+            a.frames[f] = {good ? bytes : nullptr, a.dynamic + start, size, h.checksum};
             for (u32 r = 0; r < 16; r++) a.rankings[16 * f + r] = h.ranking[r / 2] >> (4 * (r % 2)) & 15;
         }
         lost = lost || wrong;

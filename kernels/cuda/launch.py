@@ -67,7 +67,7 @@ class Workspace:
 def workspace(codec: Codec, counts: Sequence[int], *, senders: int = 1, encoding: bool) -> Workspace:
     """What a call needs beside its arguments: the table, and for encoding a tile's worst case for each tile."""
     tiles, frames, parts = sum(map(tiles_of, counts)), senders * len(counts), Workspace()
-    sizes = {"table": 32 * len(counts), "offsets": 8 * frames, "frames": 40 * frames, "rankings": 16 * frames}
+    sizes = {"table": 32 * len(counts), "offsets": 8 * frames, "frames": 32 * frames, "rankings": 16 * frames}
     sizes |= {"shifts": 4 * len(counts), "sums": 8 * frames}
     if encoding:
         room = max_dynamic_size(codec, TILE)  # of one tile, rounded up more than args.cuh does

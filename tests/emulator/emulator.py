@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import subprocess
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from zipplan.kernels.cuda import build, launch
 from zipplan.kernels.native import CODECS, DTYPES
 
 SHIM = Path(__file__).with_name("shim.h")
+LIBC = ctypes.CDLL(None)
 EVERY = tuple((c, d) for c in range(len(CODECS)) for d in range(len(DTYPES)) if d or not c)
 FAST = ("-O1",)
 CHECKED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-sanitize=alignment")
@@ -133,11 +135,15 @@ def address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def aligned(size: int, offset: int = 0, boundary: int = 128) -> np.ndarray:
-    """`size` bytes that start `offset` after a boundary and end with their allocation, so that ASan sees overruns."""
-    store = np.full(size + offset + boundary, 0xEE, np.uint8)
-    skip = -address(store) % boundary + offset
-    return store[skip : skip + size]
+def aligned(size: int, offset: int = 0) -> np.ndarray:
+    """`size` bytes, `offset` after a multiple of 128; they end with their allocation, so that ASan sees overruns."""
+    place = ctypes.c_void_p()
+    assert LIBC.posix_memalign(ctypes.byref(place), ctypes.c_size_t(128), ctypes.c_size_t(max(1, size + offset))) == 0
+    store = (ctypes.c_uint8 * (size + offset)).from_address(place.value or 0)
+    weakref.finalize(store, LIBC.free, place)
+    array = np.ctypeslib.as_array(store)
+    array[:] = 0xEE
+    return array[offset:]
 
 
 def compiled(unit: str, folder: Path, flags: Sequence[str]) -> Path:
