@@ -57,13 +57,17 @@ class Exchange(StrEnum):
     """The native collective that an exchange stage issues on its axis, g = ranks on the axis, k slots read.
 
     all_gather: k → g·k, by sender. all_to_all: k → k, slot block p goes to peer p. reduce_scatter: k → k/g, summed by
-    the transport. all_reduce: k → k, summed by the transport.
+    the transport. all_reduce: k → k, summed by the transport. broadcast, reduce (root: the first rank) and send_recv
+    (to the next rank) are known to the transport only, for `zipplan validate`; the verifier refuses them.
     """
 
     ALL_GATHER = "all_gather"
     ALL_TO_ALL = "all_to_all"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    SEND_RECV = "send_recv"
 
     @property
     def reduces(self) -> bool:

@@ -217,6 +217,8 @@ class _Evaluator:
                 return self.value(stage.src, region, group[peer], me * per_peer + part)
             case Exchange.REDUCE_SCATTER:
                 slot += me * (read // len(group))
+            case Exchange.BROADCAST | Exchange.REDUCE | Exchange.SEND_RECV:
+                raise ScheduleError(f"stage {stage.name}: no schedule may hold a {stage.exchange}")
         return self._sum(stage, rank, [self.value(stage.src, region, peer, slot) for peer in group])
 
     def _sum(self, stage: Stage, rank: int, values: list[Value]) -> Value:

@@ -27,6 +27,8 @@ DEVICES = ("gpu", "rank", "nic", "cpu", "pci", "nvswitch", "memory", "hub")
 LINK_KINDS = ("nvlink", "xgmi", "c2c", "pcie", "cpu", "loopback")
 
 LinkKind = Literal["nvlink", "xgmi", "c2c", "pcie", "cpu", "loopback"]
+Network = Literal["infiniband", "efa", "slingshot"]
+"""What NCCL's network plugin drives; RoCE counts as infiniband (both are ibverbs)."""
 
 
 def _rate(value: object) -> int:
@@ -115,12 +117,14 @@ class Cpu(_Strict):
 class Transport(_Strict):
     """Constants of the communication library on this machine; what the file leaves out comes from the catalogue.
 
-    launch: fixed cost of one collective call (ps). step_intra, step_inter: one step of a ring or tree, Simple protocol,
+    network: which protocol constants hold across nodes. launch: fixed cost of one collective call (ps). step_intra,
+    step_inter: one step of a ring or tree, Simple protocol,
     inside a node and across nodes (ps), on top of the latencies of the links on the path. efficiency_intra,
     efficiency_inter: share of the link rate that large messages reach. nvls: the NVSwitch reduces and multicasts.
     """
 
     kind: Literal["nccl", "gloo"] = "nccl"
+    network: Network = "infiniband"
     launch: Latency | None = None
     step_intra: Latency | None = None
     step_inter: Latency | None = None
@@ -328,6 +332,7 @@ class Machine(_Strict):
 
         return ResolvedTransport(
             kind=own.kind,
+            network=own.network,
             launch=first(own.launch, facts.launch),
             step_intra=first(own.step_intra, step),
             step_inter=first(own.step_inter, facts.step_inter),
@@ -342,6 +347,7 @@ class ResolvedTransport(_Strict):
     """A Transport without gaps; same fields and units."""
 
     kind: Literal["nccl", "gloo"]
+    network: Network
     launch: int
     step_intra: int
     step_inter: int

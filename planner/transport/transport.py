@@ -1,0 +1,178 @@
+"""How a transport carries one exchange: the quickest algorithm and protocol that it has for the size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from zipplan.planner.errors import ConfigError, nearest
+from zipplan.planner.network import Paths
+from zipplan.planner.schedule import Exchange
+from zipplan.planner.topology import Cluster
+from zipplan.planner.transport.constants import Constants, Tables
+from zipplan.planner.transport.direct import direct, pat
+from zipplan.planner.transport.nccl import CostModel
+from zipplan.planner.transport.price import Price, price
+from zipplan.planner.transport.rings import ring
+from zipplan.planner.transport.trees import nvls, tree
+from zipplan.planner.transport.ways import Floats, Way, by_node
+
+Lowering = Callable[[Cluster, Exchange, range], Way]
+
+LOWERINGS: dict[str, Lowering] = {
+    "ring": ring,
+    "tree": tree,
+    "nvls": nvls,
+    "nvlstree": nvls,
+    "direct": direct,
+    "pat": pat,
+}
+ALGORITHMS = {
+    Exchange.ALL_GATHER: ("ring", "pat", "direct", "nvls"),
+    Exchange.REDUCE_SCATTER: ("ring", "pat", "nvls"),
+    Exchange.ALL_REDUCE: ("ring", "tree", "nvls", "nvlstree"),
+    Exchange.ALL_TO_ALL: ("direct",),
+    Exchange.BROADCAST: ("ring",),
+    Exchange.REDUCE: ("ring",),
+    Exchange.SEND_RECV: ("direct",),
+}
+"""Algorithms of each exchange that can be forced."""
+P2P_LL_BELOW = 16384
+"""Bytes to one peer below which send and receive use LL (NCCL_P2P_LL_THRESHOLD)."""
+_LARGEST = 2.0**46
+Pick = tuple[str, str]
+"""(algorithm, protocol)"""
+Shape = tuple[Exchange, range | tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """An exchange of a given size: launch, then flows of `sizes` bytes along `paths`, then `latency`; times in ps."""
+
+    algorithm: str
+    protocol: str
+    paths: Paths
+    sizes: Floats
+    launch: int
+    latency: int
+
+
+class Transport:
+    """Lowers exchanges on a cluster; remembers what it lowered."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        algorithm: str = "auto",
+        *,
+        start: str = "process",
+        channels: int | None = None,
+        tables: Tables | None = None,
+    ) -> None:
+        """`algorithm`: "auto", or one that is forced wherever an exchange has it. Raises ConfigError.
+
+        start: who calls the library (STARTS). channels: at most so many, which its choices do not know
+        (NCCL_MAX_NCHANNELS). tables: constants instead of the shipped ones.
+        """
+        if algorithm not in ("auto", *LOWERINGS):
+            raise ConfigError(f"--algorithm: unknown {algorithm!r}; {nearest(algorithm, ('auto', *LOWERINGS))}")
+        self.cluster, self.forced = cluster, algorithm
+        self.constants = Constants.of(cluster, start, tables)
+        self.running = self.constants if channels is None else self.constants.limited(channels)
+        if algorithm.startswith("nvls") and self.constants.switch is None:
+            raise ConfigError(
+                f"--algorithm {algorithm}: {cluster.machine.name} has no switch that reduces (NVLink SHARP), or it is "
+                "off; use ring or tree"
+            )
+        self._later: dict[Shape, list[tuple[float, Pick]]] = {}
+        self._picked: dict[tuple[Shape, float], Pick] = {}
+        self._ways: dict[tuple[str, Exchange, range], Way] = {}
+
+    def carry(self, exchange: Exchange, group: range, sent: float) -> Carried:
+        """The algorithm and protocol that the library picks for `sent` bytes from each rank of `group`."""
+        algorithm, protocol = self.pick(exchange, group, sent)
+        way = self.way(algorithm, exchange, group)
+        best = self.price(way, self.running, protocol, exchange, sent)
+        sizes = way.share * sent * np.where(way.across, best.stretch[1], best.stretch[0])
+        return Carried(algorithm, best.protocol, way.paths, sizes, round(best.launch), round(best.latency))
+
+    def price(self, way: Way, constants: Constants, protocol: str, exchange: Exchange, sent: float) -> Price:
+        """One way with one protocol."""
+        extra = constants.peer * way.steps.peers if exchange is Exchange.ALL_TO_ALL else 0.0
+        chosen = next(p for p in constants.protocols if p.name == protocol)
+        return price(way, constants, chosen, sent, extra)
+
+    def pick(self, exchange: Exchange, group: range, sent: float) -> Pick:
+        """NCCL's pick by its cost table, or one that it only makes for larger messages if that is quicker here.
+
+        NCCL's table is built to rank and differs between versions, so it may switch too late. With this rule a larger
+        message is never predicted to be quicker than a smaller one: growing bytes only take candidates away.
+        """
+        shape = self._shape(exchange, group)
+        key = shape, sent
+        if key not in self._picked:
+            if shape not in self._later:
+                self._later[shape] = self._picks(exchange, group)
+            starts = [start for start, _ in self._later[shape]]
+            first = max(i for i, start in enumerate(starts) if start <= sent)
+            candidates = dict.fromkeys(pick for _, pick in self._later[shape][first:])
+            self._picked[key] = min(
+                candidates,
+                key=lambda p: self.price(self.way(p[0], exchange, group), self.constants, p[1], exchange, sent).total,
+            )
+        return self._picked[key]
+
+    def _shape(self, exchange: Exchange, group: range) -> Shape:
+        """What decides a pick: on equal nodes, groups of as many ranks on as many nodes get the same."""
+        if len(self.cluster.templates) > 1:
+            return exchange, group
+        return exchange, (len(by_node(self.cluster, group)), len(group))
+
+    def _picks(self, exchange: Exchange, group: range) -> list[tuple[float, Pick]]:
+        """(bytes that a rank puts in from which it holds, pick), for all sizes."""
+        algorithms = self.algorithms(exchange, group)
+        if self.cluster.transport.kind == "gloo":
+            return [(0.0, (algorithms[0], self.constants.protocols[0].name))]
+        if algorithms == ("direct",):
+            below = P2P_LL_BELOW * (len(group) if exchange is Exchange.ALL_TO_ALL else 1)
+            return [(0.0, ("direct", "LL")), (float(below), ("direct", "Simple"))]
+        scale = 1 / len(group) if exchange is Exchange.ALL_GATHER else 1.0
+        choices = CostModel(self.cluster, group).choices(exchange, algorithms, _LARGEST)
+        return [(c.start * scale, (c.algorithm, c.protocol)) for c in choices]
+
+    def nccl_time(self, exchange: Exchange, group: range, size: float) -> float | None:
+        """µs by NCCL's own cost model for a message as nccl-tests counts it; None where it has none."""
+        algorithms = self.algorithms(exchange, group)
+        if self.cluster.transport.kind == "gloo" or algorithms == ("direct",):
+            return None
+        return CostModel(self.cluster, group).time(exchange, size, algorithms)
+
+    def is_direct(self, exchange: Exchange) -> bool:
+        """Whether every rank sends to every other at once; flows then stand by sender, then receiver."""
+        names = ALGORITHMS[exchange]
+        return (self.forced if self.forced in names else names[0]) == "direct"
+
+    def algorithms(self, exchange: Exchange, group: range) -> tuple[str, ...]:
+        """What the library considers here, or the one that is forced."""
+        names = ALGORITHMS[exchange]
+        nodes = by_node(self.cluster, group)
+        if self.forced in names:
+            # Without SHARP in the network, NVLS across nodes is NVLSTree, and NVLSTree inside one is NVLS.
+            if self.forced.startswith("nvls"):
+                return ("nvlstree" if len(nodes) > 1 else "nvls",)
+            return (self.forced,)
+        if self.cluster.transport.kind == "gloo":
+            return names[:1]
+        if exchange is Exchange.ALL_REDUCE:
+            switched = self.constants.switch is not None and len(nodes[0]) > 1
+            return ("ring", "tree", *(("nvlstree" if len(nodes) > 1 else "nvls",) if switched else ()))
+        return ("ring", "pat") if "pat" in names and len(nodes[0]) == 1 else names[:1]
+
+    def way(self, algorithm: str, exchange: Exchange, group: range) -> Way:
+        """One algorithm on one group."""
+        key = (algorithm, exchange, group)
+        if key not in self._ways:
+            self._ways[key] = LOWERINGS[algorithm](self.cluster, exchange, group)
+        return self._ways[key]

@@ -1,0 +1,101 @@
+"""A lowered exchange: the flows of one algorithm on one group of ranks, independent of size and protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zipplan.planner.fold import Ints
+from zipplan.planner.network import Paths
+from zipplan.planner.topology import Cluster
+from zipplan.planner.units import PS_PER_SECOND
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What happens one after the other: steps (inside a node, across nodes), each as long as its slowest link.
+
+    pieces: equal parts of a rank's traffic that follow each other where chunks do not cut it finer. message: bytes of
+    one such part (ring) or of the whole (tree, switch), per byte put in. rails: ranks of a node that talk to other
+    nodes at once, 0 when none does. peers: ranks that a rank sends to at once, where that counts.
+    """
+
+    inside: int
+    across: int
+    pieces: float
+    message: float
+    rails: int = 0
+    peers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One exchange on one group: `share[i]` × (bytes that each rank puts in) flow along path i.
+
+    across: whether a flow leaves its node. hop: latency of the links of the slowest step (inside, across), ps.
+    load: ps per byte on each link in use, (from flows inside, from flows across). moved: bytes that the busiest rank
+    sends, (inside, across), per byte put in.
+    """
+
+    algorithm: str
+    paths: Paths
+    share: Floats
+    across: NDArray[np.bool_]
+    steps: Steps
+    hop: tuple[int, int]
+    load: tuple[Floats, Floats]
+    moved: tuple[float, float]
+
+    def wire(self, inside: float, across: float) -> float:
+        """ps per byte put in on the busiest link when flows reach these shares of the link rate."""
+        return float((self.load[0] / inside + self.load[1] / across).max())
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """Flows from rank src[i] to rank dst[i], each of `share[i]` × the bytes that a rank puts in."""
+
+    src: Ints
+    dst: Ints
+    share: Floats
+
+    @classmethod
+    def of(cls, hops: dict[tuple[int, int], float]) -> Hops:
+        """From shares by (src, dst)."""
+        ends = np.array(list(hops), dtype=np.int64).reshape(-1, 2)
+        return cls(ends[:, 0], ends[:, 1], np.fromiter(hops.values(), np.float64, len(hops)))
+
+    @classmethod
+    def joined(cls, parts: list[Hops]) -> Hops:
+        """Flows of several sets with the same ends become one."""
+        src, dst, share = (np.concatenate([getattr(p, field) for p in parts]) for field in ("src", "dst", "share"))
+        ends, which = np.unique(np.stack([src, dst]), axis=1, return_inverse=True)
+        return cls(ends[0], ends[1], np.bincount(which.ravel(), share).astype(np.float64))
+
+
+def build(cluster: Cluster, algorithm: str, hops: Hops, steps: Steps) -> Way:
+    """Route the hops and sum what is the same at every size."""
+    across = hops.src // cluster.ranks_per_node != hops.dst // cluster.ranks_per_node
+    kind = np.unique(np.stack([across.astype(np.float64), hops.share]), axis=1, return_inverse=True)[1].ravel()
+    paths = Paths(*cluster.paths(hops.src, hops.dst), kind.astype(np.int64))
+    latency = np.bincount(paths.owner, cluster.latencies[paths.links], paths.count)
+    used, link = np.unique(paths.links, return_inverse=True)
+    rate = cluster.bandwidths[used] / PS_PER_SECOND
+    load, moved = [], []
+    for chosen in (~across, across):
+        load.append(np.bincount(link, (hops.share * chosen)[paths.owner], len(used)) / rate)
+        moved.append(float(np.bincount(hops.src, hops.share * chosen).max(initial=0)))
+    hop = int(latency[~across].max(initial=0)), int(latency[across].max(initial=0))
+    return Way(algorithm, paths, hops.share, across, steps, hop, (load[0], load[1]), (moved[0], moved[1]))
+
+
+def by_node(cluster: Cluster, group: range) -> list[list[int]]:
+    """The ranks of a group, node by node."""
+    nodes: dict[int, list[int]] = {}
+    for rank in group:
+        nodes.setdefault(rank // cluster.ranks_per_node, []).append(rank)
+    return list(nodes.values())

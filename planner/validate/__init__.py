@@ -1,0 +1,1 @@
+"""The simulator against measurements: published tables, or a user's own nccl-tests log."""
