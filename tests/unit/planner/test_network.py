@@ -114,6 +114,18 @@ def test_bytes_are_conserved_and_no_link_is_beaten(
     assert (net.busy <= env.now).all()
 
 
+def test_a_link_is_busy_while_flows_cross_it() -> None:
+    """Link 0 carries 10 bytes in 10 ns, link 1 nothing; then both carry 20 at half rate of link 1."""
+    env = simpy.Environment()
+    net = Network(env, np.array([GB, GB // 2, GB]))
+    net.transfer(Paths.of([[0]]), np.array([10.0]))
+    env.run()
+    net.transfer(Paths.of([[0, 1]]), np.array([20.0]))
+    env.run()
+    assert net.busy.tolist() == [10_000 + 40_000, 40_000, 0]
+    assert net.bytes.tolist() == [30, 20, 0]
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1, -1e-9])
 def test_impossible_delays_are_refused(bad: float) -> None:
     """F112: simpy itself takes NaN and inf."""

@@ -107,6 +107,14 @@ def test_large_worlds_are_sampled_but_still_caught() -> None:
         verify(wrong)
 
 
+def test_a_slot_holds_its_share_rounded_up() -> None:
+    """Sizes as nccl-tests counts them; a size that does not divide still fits into its slots."""
+    assert ZIPPED.slot_bytes(4096) == 1024
+    assert ZIPPED.slot_bytes(4097) == 1025
+    assert SCATTER.slot_bytes(4097) == 1025
+    assert all_reduce.native(2, 2).slot_bytes(4097) == 4097
+
+
 def test_scratch_counts_frames_at_their_bound() -> None:
     """Zipped all-gather on 4 ranks: one frame out, four in."""
     assert ZIPPED.scratch_bytes(4096, frame_bytes=1100) == 5 * 1100
