@@ -95,7 +95,7 @@ class Search:
         return Result(schedule, wired, size, timeline)
 
     def decide(self, size: int) -> Decision:
-        """The simplest schedule within `HYSTERESIS` of the fastest, with its fastest codec; reasons against all others."""
+        """The simplest schedule within `HYSTERESIS` of the fastest, with its fastest codec; why not the others."""
         results = [self.run(s, size) for s in self.schedules]
         limit = min(r.time for r in results) * (1 + HYSTERESIS)
         simplest = next(r for r in results if r.time <= limit).schedule.name

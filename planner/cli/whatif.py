@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 from rich.console import Console
@@ -28,9 +28,17 @@ from zipplan.planner.plan import write_whole, zipplan_version
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.settings import Settings, rows
 from zipplan.planner.topology import load_machine
-from zipplan.planner.units import format_size, format_time
-from zipplan.planner.whatif import Case, Outcome, Study, read_sweep, run
+from zipplan.planner.units import format_time
+from zipplan.planner.whatif import Case, Outcome, StepCase, Study, Where, read_sweep, run
 from zipplan.planner.whatif.study import JOB
+from zipplan.planner.workload import load_workload
+
+
+class _Used(TypedDict):
+    nodes: int | None
+    ranks_per_node: int | None
+    gpus: tuple[int, ...] | None
+    settings: Settings
 
 
 def _keys() -> str:
@@ -47,7 +55,8 @@ EXAMPLE = (
 
 @click.command(epilog=f"{EXAMPLE}\n\n{_keys()}")
 @cluster_options
-@click.option("--collective", required=True, metavar="C", help="One collective.")
+@click.option("--collective", metavar="C", help="Plan one collective, or")
+@click.option("--workload", metavar="W", help="a training step: a shipped name or a TOML file.")
 @click.option("--size", default="64M", show_default=True, metavar="S", help="Message size; 16M is 16 MiB.")
 @click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
 @click.option("--profile", default="gaussian", show_default=True, metavar="P", help="Shape of the values.")
@@ -70,7 +79,8 @@ def whatif(
     nodes: int | None,
     ranks_per_node: int | None,
     gpus: str | None,
-    collective: str,
+    collective: str | None,
+    workload: str | None,
     size: str,
     dtype: str,
     profile: str,
@@ -82,22 +92,19 @@ def whatif(
     no_map: bool,
     as_json: bool,
 ) -> None:
-    """Plan one collective again and again while parameters change: where does compression start to pay?"""
-    collectives, sizes = read_collectives(collective), read_sizes(size)
-    if len(collectives) * len(sizes) != 1:
-        raise ConfigError("--collective, --size: one of each; for more use --sweep collective=… and --sweep size=…")
-    parse_profile(profile)
-    base = Case(
-        machine=load_machine(topology, gpu=gpu),
-        collective=collectives[0],
-        size=sizes[0],
-        dtype=read_dtype(dtype),
-        profile=profile,
-        nodes=nodes,
-        ranks_per_node=ranks_per_node,
-        gpus=read_gpus(gpus),
-        settings=Settings.read(changes),
-    )
+    """Plan one collective or training step again and again while parameters change: where does compression pay?"""
+    machine, settings, chosen = load_machine(topology, gpu=gpu), Settings.read(changes), read_gpus(gpus)
+    used = _Used(nodes=nodes, ranks_per_node=ranks_per_node, gpus=chosen, settings=settings)
+    base: Where
+    if workload is not None and collective is None:
+        base = StepCase(machine, load_workload(workload), **used)
+    elif collective is not None and workload is None:
+        collectives, sizes = read_collectives(collective), read_sizes(size)
+        if len(collectives) * len(sizes) != 1:
+            raise ConfigError("--collective, --size: one of each; for more use --sweep collective=… and --sweep size=…")
+        base = Case(machine, collectives[0], sizes[0], read_dtype(dtype), parse_profile(profile).text, **used)
+    else:
+        raise ConfigError("say what to plan: either --collective or --workload")
     study = Study(base, tuple(read_sweep(text) for text in sweeps))
     if cache is None and output is not None:
         cache = output.with_name(output.name + ".cache")
@@ -119,13 +126,13 @@ def whatif(
         click.echo(f"\nreport written to {output}; outcomes kept in {cache}")
 
 
-def _run(cases: list[Case], cache: Path | None, jobs: int, what: str) -> list[Outcome]:
+def _run(cases: list[Where], cache: Path | None, jobs: int, what: str) -> list[Outcome]:
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=len(cases))
         return run(cases, cache=cache, jobs=jobs, each=lambda: bar.advance(task))
 
 
-def _document(study: Study, cases: list[Case], outcomes: list[Outcome]) -> dict[str, Any]:
+def _document(study: Study, cases: list[Where], outcomes: list[Outcome]) -> dict[str, Any]:
     base = study.base
     found = []
     for case, outcome in zip(cases, outcomes, strict=True):
@@ -136,7 +143,6 @@ def _document(study: Study, cases: list[Case], outcomes: list[Outcome]) -> dict[
                 "time_us": round(outcome.time / 1e6, 3),
                 "native_us": round(outcome.native / 1e6, 3),
                 "speedup": round(outcome.gain, 4),
-                "ratio": outcome.ratio,
                 "busiest": outcome.busiest,
                 "candidates": [
                     {"name": name, "time_us": round(time / 1e6, 3), "reason": why}
@@ -148,28 +154,24 @@ def _document(study: Study, cases: list[Case], outcomes: list[Outcome]) -> dict[
         "schema": 1,
         "made_by": f"zipplan {zipplan_version()}",
         "topology": base.machine.name,
-        "collective": str(base.collective),
-        "size_bytes": base.size,
-        "dtype": base.dtype,
-        "profile": base.profile,
+        "planned": base.what,
         "set": dict(base.settings.values),
         "sweeps": {key: list(values) for key, values in study.sweeps},
         "rows": found,
     }
 
 
-def _show(study: Study, cases: list[Case], outcomes: list[Outcome]) -> None:
+def _show(study: Study, cases: list[Where], outcomes: list[Outcome]) -> None:
     out, base = console(), study.base
-    message = f"{base.collective} of {format_size(base.size)} {base.dtype}"
     changed = f", {base.settings}" if base.settings.values else ""
-    out.print(f"[bold]{base.machine.name}[/bold]: {message}{changed}, simulated")
+    out.print(f"[bold]{base.machine.name}[/bold]: {base.what}{changed}, simulated")
     columns = [(key, "right") for key, _ in study.sweeps]
     columns += [
         ("choice", "left"),
         ("predicted", "right"),
         ("native", "right"),
         ("vs native", "right"),
-        ("busiest", "left"),
+        ("bound by", "left"),
     ]
     made = table("", columns)
     for case, outcome in zip(cases, outcomes, strict=True):

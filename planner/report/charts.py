@@ -13,7 +13,7 @@ from zipplan.planner.schedule import Op
 from zipplan.planner.search import Result
 from zipplan.planner.settings import SETTINGS
 from zipplan.planner.units import format_time
-from zipplan.planner.whatif import Case, Outcome, Study
+from zipplan.planner.whatif import Outcome, Study, Where
 from zipplan.planner.whatif.study import JOB
 
 MOST_LINES = 12
@@ -84,7 +84,7 @@ def _axis(key: str, values: Sequence[str]) -> tuple[list[float], bool]:
     return [math.log2(p) for p in found if p is not None], True
 
 
-def gains(study: Study, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
+def gains(study: Study, cases: Sequence[Where], outcomes: Sequence[Outcome]) -> str:
     """Predicted speed-up of the choice over native: the longest sweep along x, the others as lines."""
     pyplot = _pyplot()
     key, values = max(study.sweeps, key=lambda sweep: (_axis(*sweep)[1], len(sweep[1])))

@@ -8,14 +8,14 @@ from string import Template
 
 from zipplan.planner.plan import zipplan_version
 from zipplan.planner.report import charts
-from zipplan.planner.search import MODEL_ERROR
-from zipplan.planner.units import format_size, format_time
-from zipplan.planner.whatif import Case, Outcome, Study, tight_link
+from zipplan.planner.search import HYSTERESIS, MODEL_ERROR
+from zipplan.planner.units import format_time
+from zipplan.planner.whatif import Case, Outcome, Study, Where, tight_link
 
 FACTORS = tuple(f"{f:g}x" for f in (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0))
 
 
-def speed_map(case: Case) -> Study:
+def speed_map(case: Where) -> Study:
     """Rate of the links that bound the native schedule × codec speed, round one case."""
     return Study(case, ((tight_link(case), FACTORS), ("codec.speed", FACTORS)))
 
@@ -36,32 +36,38 @@ def render(
         _section("Speed-up over the native collective", charts.gains(study, cases, outcomes), _gains_note(study))
     ]
     swept_pair = len(study.sweeps) == 2 and all(len(values) > 1 for _, values in study.sweeps)
-    if swept_pair and any(o.best_zipped for o in outcomes):
-        sections.append(_section("Break-even map of the two sweeps", charts.heat(study, outcomes), _MAP_NOTE))
-    if chart is not None and chart_outcomes is not None and any(o.best_zipped for o in chart_outcomes):
-        note = f"Round the case {escape(case.name)}; 1x is what that case has. {_MAP_NOTE}"
+    if swept_pair and _mixed(outcomes):
+        sections.append(_section("Break-even map of the two sweeps", charts.heat(study, outcomes), _map_note(case)))
+    if chart is not None and chart_outcomes is not None and _mixed(chart_outcomes):
+        note = f"Round the case {escape(case.name)}; 1x is what that case has. {_map_note(case)}"
         sections.append(_section("Break-even map: link rate × codec speed", charts.heat(chart, chart_outcomes), note))
-    sections.append(_section(f"Timelines at {case.name}", _timelines(case, outcome), _TIMELINE_NOTE))
+    if isinstance(case, Case):
+        sections.append(_section(f"Timelines at {case.name}", _timelines(case, outcome), _TIMELINE_NOTE))
     sections.append(_section("Every case", _table(study, cases, outcomes), ""))
     facts = {
         "machine": f"{base.machine.name}: {cluster.nodes} nodes × {cluster.ranks_per_node} ranks",
-        "message": f"{base.collective}, {format_size(base.size)} {base.dtype}, {base.profile}",
+        "planned": base.what,
         "changed": str(base.settings) or "nothing",
         "swept": "; ".join(f"{key} = {', '.join(values)}" for key, values in study.sweeps),
         "made by": f"zipplan {zipplan_version()}",
     }
     rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts.items())
-    title = f"What if: {base.collective} on {base.machine.name}"
+    title = f"What if: {base.collective if isinstance(base, Case) else base.what} on {base.machine.name}"
     answer = f'<h1>{escape(title)}</h1><p class="answer">{escape(_answer(cases, outcomes))}</p>'
     body = "".join((answer, f'<table class="facts">{rows}</table>', *sections))
     return _PAGE.substitute(title=escape(title), body=body, error=f"{MODEL_ERROR:.0%}")
 
 
-def _answer(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
+def _mixed(outcomes: Sequence[Outcome]) -> bool:
+    """Whether a map of the outcomes shows anything."""
+    return any(o.best_zipped_gain != 1 for o in outcomes)
+
+
+def _answer(cases: Sequence[Where], outcomes: Sequence[Outcome]) -> str:
     paying = [i for i, o in enumerate(outcomes) if o.choice != "native"]
     if not paying:
         near = max(range(len(outcomes)), key=lambda i: outcomes[i].best_zipped_gain)
-        if not outcomes[near].best_zipped:
+        if not _mixed(outcomes):
             return f"Native in all {len(cases)} cases: nothing compressed could be tried."
         gain = f"{outcomes[near].best_zipped_gain:.2f}× of native's speed"
         return f"Native in all {len(cases)} cases; compression comes nearest at {cases[near].name}: {gain}."
@@ -89,27 +95,34 @@ def _gains_note(study: Study) -> str:
     return f"The first {charts.MOST_LINES} of {lines} lines are drawn." if lines > charts.MOST_LINES else ""
 
 
-_MAP_NOTE = (
-    "Each cell: native time over the time of the best compressed schedule. Blue pays, red does not; the black line is "
-    "the break-even. The planner prefers native within 5 % of it."
-)
+def _map_note(case: Where) -> str:
+    if not isinstance(case, Case):
+        return "Each cell: time of the step left raw over the time of the planned step."
+    return (
+        "Each cell: native time over the time of the best compressed schedule. Blue pays, red does not; the black line "
+        f"is the break-even. The planner prefers native within {HYSTERESIS:.0%} of it."
+    )
+
+
 _TIMELINE_NOTE = (
     "Above the native collective, below the chosen schedule (or, where native wins, the best compressed one), "
     "on one axis."
 )
 
 
-def _table(study: Study, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> str:
+def _table(study: Study, cases: Sequence[Where], outcomes: Sequence[Outcome]) -> str:
     keys = [key for key, _ in study.sweeps]
     head = "".join(
-        f"<th>{escape(h)}</th>" for h in (*keys, "choice", "predicted", "native", "vs native", "busiest link", "others")
+        f"<th>{escape(h)}</th>" for h in (*keys, "choice", "predicted", "native", "vs native", "bound by", "details")
     )
     rows = []
     for case, o in zip(cases, outcomes, strict=True):
-        others = "<br>".join(f"{escape(n)} {format_time(t)}: {escape(why)}" for n, t, why in o.candidates[1:])
+        others = "<br>".join(
+            f"{escape(n)} {format_time(t)}: {escape(why)}" for n, t, why in o.candidates if why != "chosen"
+        )
         cells = [*(escape(value) for _, value in case.at), escape(o.choice), format_time(o.time), format_time(o.native),
                  f"{o.gain:.2f}×", escape(o.busiest.removeprefix("busiest ")),
-                 f"<details><summary>{len(o.candidates) - 1}</summary>{others}</details>"]  # fmt: skip
+                 f"<details><summary>{len(o.candidates)}</summary>{others}</details>"]  # fmt: skip
         paid = "" if o.choice == "native" else ' class="pays"'
         rows.append(f"<tr{paid}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     table = f'<table class="cases"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'

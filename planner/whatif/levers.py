@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.settings import SETTINGS
-from zipplan.planner.whatif.case import Case
+from zipplan.planner.whatif.case import Case, Where
 
 REACH = 32.0
 """Factors from 1/32 to 32 are tried: further off it is another machine, not another guess at this one."""
@@ -32,11 +32,19 @@ class Flip:
         return f"{self.key}: flips to {self.to} {way} {self.factor:.2f}×"
 
 
-def tight_link(case: Case) -> str:
-    """The key of the links that bound the native schedule: 'link.nic.bandwidth'."""
-    search = case.search()
-    found = search.tightest(search.run(search.schedules[0], case.size))
-    kind = "nic" if found is None else found[0].kind
+def tight_link(case: Where) -> str:
+    """The key of the links that bound the native schedule: 'link.nic.bandwidth'.
+
+    Of a step: the NICs, or on one node the narrowest link between its first two ranks.
+    """
+    if isinstance(case, Case):
+        search = case.search()
+        found = search.tightest(search.run(search.schedules[0], case.size))
+        kind = "nic" if found is None else found[0].kind
+    else:
+        cluster = case.cluster()
+        inside = cluster.path(0, 1) if cluster.nodes == 1 and cluster.ranks > 1 else ()
+        kind = min((cluster.links[i] for i in inside), key=lambda link: link.bandwidth).kind if inside else "nic"
     return f"link.{'nic' if kind == 'fabric' else kind}.bandwidth"  # fabric links are as wide as the NICs make them
 
 

@@ -16,7 +16,7 @@ from zipplan.planner.profiles import parse_profile
 from zipplan.planner.schedule import Collective
 from zipplan.planner.settings import SETTINGS, find
 from zipplan.planner.units import parse_size
-from zipplan.planner.whatif.case import Case, Outcome, evaluate
+from zipplan.planner.whatif.case import Outcome, Where, evaluate
 
 FEW = 8
 """Fewer cases than this run in this process: starting workers takes longer."""
@@ -81,7 +81,7 @@ def read_sweep(text: str) -> Sweep:
 class Study:
     """The cross product of `sweeps` round `base`."""
 
-    base: Case
+    base: Where
     sweeps: tuple[Sweep, ...]
 
     def __post_init__(self) -> None:
@@ -89,13 +89,16 @@ class Study:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise ConfigError(f"--sweep: {', '.join(twice)} is swept twice")
+        own = [name for name in names if name in JOB and not hasattr(self.base, name)]
+        if own:
+            raise ConfigError(f"--sweep: {', '.join(own)}: {self.base.what} says that itself")
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[Where]:
         """In the order of the sweeps, the last one fastest."""
         names = [name for name, _ in self.sweeps]
         return [self._case(tuple(zip(names, values, strict=True))) for values in product(*(v for _, v in self.sweeps))]
 
-    def _case(self, at: tuple[tuple[str, str], ...]) -> Case:
+    def _case(self, at: tuple[tuple[str, str], ...]) -> Where:
         case = self.base
         for name, value in at:
             case = replace(case, **{name: JOB[name][0](value)}) if name in JOB else case.changed(name, value)
@@ -103,7 +106,7 @@ class Study:
 
 
 def run(
-    cases: Sequence[Case],
+    cases: Sequence[Where],
     *,
     cache: Path | None = None,
     jobs: int | None = None,
@@ -135,7 +138,7 @@ def run(
     return [done[key] for key in keys]
 
 
-def _keyed(key: str, case: Case) -> tuple[str, Outcome]:
+def _keyed(key: str, case: Where) -> tuple[str, Outcome]:
     return key, evaluate(case)
 
 

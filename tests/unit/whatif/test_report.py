@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from zipplan.planner.report import render, speed_map
+from zipplan.planner.topology import build_cluster, load_machine
 from zipplan.planner.whatif import Study, read_sweep, run
+from zipplan.planner.workload import load_workload, plan_workload
 
 ZIPPLAN = (sys.executable, "-m", "zipplan.planner.cli")
 VOID = {"meta", "br", "link", "img"}
@@ -114,9 +116,29 @@ def test_the_command_writes_the_page_and_keeps_outcomes_beside_it(tmp_path: Path
     assert len(list((tmp_path / "r.html.cache").iterdir())) == 2
 
 
+def test_a_training_step_is_swept_like_a_collective(tmp_path: Path) -> None:
+    """The same numbers as `plan --workload` gives, and a page without a timeline."""
+    options = "--topology a6000x8-200g --nodes 2 --workload llama3-8b --sweep link.nic.bandwidth=0.25x,1x --no-map"
+    command = [*ZIPPLAN, "whatif", *options.split(), "-o", tmp_path / "r.html", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    slow, now = document["rows"]
+    planned = plan_workload(load_workload("llama3-8b"), build_cluster(load_machine("a6000x8-200g"), nodes=2))
+    assert now["time_us"] == pytest.approx(planned.planned.time / 1e6, abs=1e-3)
+    assert now["native_us"] == pytest.approx(planned.raw.time / 1e6, abs=1e-3)
+    assert len(now["candidates"]) == len(planned.rows)
+    assert slow["native_us"] > now["native_us"]
+    text = Page((tmp_path / "r.html").read_text()).text
+    assert "a step of llama3-8b" in text
+    assert "Timelines" not in text
+    assert "parameters: all_gather" in text
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (("--workload", "llama3-8b", "--sweep", "nodes=2"), ["either --collective or --workload"]),
         (("--size", "1M,2M", "--sweep", "nodes=2"), ["one of each", "--sweep size"]),
         (("--sweep", "nodse=2"), ["did you mean nodes"]),
         (("--sweep", "nodes=2", "--set", "nix=1"), ["no parameter 'nix'"]),
