@@ -22,6 +22,10 @@ COMMANDS = {
     "reproduce": ("zipplan.planner.cli.reproduce:reproduce", "Predict published results beside the published numbers."),
     "codec": ("zipplan.planner.cli.codec:codec", "Measure size and speed of the codecs on this machine."),
     "inspect": ("zipplan.planner.cli.inspect_cmd:inspect", "Show what a file's tensors look like to the codec."),
+    "validate": (
+        "zipplan.planner.cli.validate:validate",
+        "Hold the simulator against published measurements, or your own log.",
+    ),
     "topo": ("zipplan.planner.cli.topo:topo", "List, draw, import and check machines."),
 }
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.topology import Cluster
-from zipplan.planner.topology.catalogue import find_gpu, transport_facts
+from zipplan.planner.topology.catalogue import find_gpu
+from zipplan.planner.topology.model import Transport as OwnConstants
 from zipplan.planner.units import parse_time
 
 Tables = Mapping[str, Any]
@@ -141,11 +142,11 @@ def _gloo(cluster: Cluster) -> Constants:
 
 
 def _nccl(cluster: Cluster, start: str, tables: Tables) -> Constants:
-    own, facts = cluster.transport, transport_facts("nccl")
-    kind = link_kind(cluster)
+    own, kind = cluster.transport, link_kind(cluster)
+    usual = cluster.machine.model_copy(update={"transport": OwnConstants()}).full_transport()
     inside, across = tables["generation"][generation_of(cluster)], tables["network"][own.network]
-    scale = own.step_intra / facts.step_intra[kind], own.step_inter / facts.step_inter
-    launch = own.launch / facts.launch
+    scale = own.step_intra / usual.step_intra, own.step_inter / usual.step_inter
+    launch = own.launch / usual.launch
 
     def protocol(name: str) -> Protocol:
         here, there = inside.get(name, {}), across.get(name, {})

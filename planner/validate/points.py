@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -150,6 +150,13 @@ def start_of(library: str, nodes: int) -> str:
     return "threads" if alone or re.search(r"-g [2-9]\b|-g 1\d\b", library) else "process"
 
 
+def read_points(path: Path) -> Iterator[tuple[Point, dict[str, str], str]]:
+    """(point, its row, where it stands) of any CSV with size_bytes and time_us. Raises ConfigError."""
+    for line, row in _rows(path, ("size_bytes", "time_us")):
+        where = f"{path} line {line}"
+        yield _point(row, where), row, where
+
+
 def _point(row: dict[str, str], where: str) -> Point:
     size = _whole(row, "size_bytes", where)
     try:
@@ -166,8 +173,3 @@ def _whole(row: dict[str, str], column: str, where: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"{where}: {column} is {text!r}; expected a whole number from 1")
     return int(text)
-
-
-def renamed(table: Table, name: str) -> Table:
-    """The same table under another name."""
-    return replace(table, name=name)
