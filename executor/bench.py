@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zipplan.executor import need_torch
-from zipplan.planner.errors import ConfigError, ZipplanError
+from zipplan.planner.errors import CollectiveError, ConfigError, ZipplanError
 from zipplan.planner.units import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class TransportFailed(Exception):
     """A collective that began and did not end well; says which, and the transport's first sentence about it."""
 
     def __init__(self, what: str, error: RuntimeError) -> None:
+        if isinstance(error, CollectiveError):  # says all of this itself
+            super().__init__(str(error))
+            return
         said = re.sub(r"^\[[^]]*\] ", "", str(error)).split(". ")[0].splitlines()[0]
         super().__init__(f"{what} failed: {said}; another rank may have ended or stalled first, see what it says")
 
@@ -88,7 +91,7 @@ def _run(options: dict[str, Any], sizes: list[int]) -> int:
     import torch
     import torch.distributed as dist
 
-    from zipplan.executor.session import init
+    from zipplan.executor.start import init
 
     timeout = timedelta(seconds=options["timeout"])
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -106,6 +109,7 @@ def _run(options: dict[str, Any], sizes: list[int]) -> int:
                 ranks_per_node=options["ranks_per_node"],
                 topology=options["topology"],
                 timeout=timeout,
+                adaptive=False,
             )
             if session.plan is None:
                 raise ConfigError("no plan: give --plan FILE or set ZIPPLAN_PLAN")

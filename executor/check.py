@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from zipplan.executor import native
+from zipplan.executor.calls import SUM, Call
 from zipplan.planner.schedule import Collective, Exchange, Op, Payload, Schedule, Stage
 
 
@@ -37,21 +40,31 @@ def differences(found: Tensor, expected: Tensor) -> str | None:
     )
 
 
-def moved(collective: Collective, like: Tensor, input: Tensor) -> Tensor:
-    """What the native all-gather or all-to-all of flat `input` returns, moved as bytes; shape and dtype of `like`."""
+def moved(
+    collective: Collective, like: Tensor, input: Tensor, group: Any = None,
+    splits: tuple[list[int], list[int]] | None = None,
+) -> Tensor:  # fmt: skip
+    """What the native all-gather or all-to-all of flat `input` returns, moved as bytes; shape and dtype of `like`.
+
+    `group`: None for all ranks. `splits`: elements from and to each rank.
+    """
     out = torch.empty(like.numel() * like.dtype.itemsize, dtype=torch.uint8, device=like.device)
-    _wait(native.exchange(Exchange(collective), out, bytes_of(input), _world()))
+    sizes: native.Splits = (None, None)
+    if splits is not None:
+        sizes = ([n * like.dtype.itemsize for n in splits[0]], [n * like.dtype.itemsize for n in splits[1]])
+    _wait(native.exchange(Exchange(collective), out, bytes_of(input), _ranks(group), sizes))
     return out.view(like.dtype).view(like.shape)
 
 
-def gathered(collective: Collective, input: Tensor) -> Tensor:
+def gathered(collective: Collective, input: Tensor, group: Any = None) -> Tensor:
     """All ranks' flat `input` as rows, by rank, moved as bytes; of reduce-scatter only this rank's part."""
-    ranks = dist.get_world_size()
+    group = dist.group.WORLD if group is None else group
+    ranks = group.size()
     everyone = torch.empty(ranks * input.numel() * input.dtype.itemsize, dtype=torch.uint8, device=input.device)
-    _wait(native.exchange(Exchange.ALL_GATHER, everyone, bytes_of(input), _world()))
+    _wait(native.exchange(Exchange.ALL_GATHER, everyone, bytes_of(input), _ranks(group)))
     rows = everyone.view(input.dtype).view(ranks, input.numel())
     if collective is Collective.REDUCE_SCATTER:
-        rows = rows.view(ranks, ranks, input.numel() // ranks)[:, dist.get_rank()]
+        rows = rows.view(ranks, ranks, input.numel() // ranks)[:, group.rank()]
     return rows
 
 
@@ -79,6 +92,30 @@ def near(found: Tensor, rows: Tensor) -> str | None:
     if bool(error[worst] <= allowed[worst]):
         return None
     return f"element {worst} is off by {float(error[worst]):g}, rounding explains {float(allowed[worst]):g}"
+
+
+class Expected:
+    """What one call must return on this rank, found before it runs (ZIPPLAN_CHECK=bits). A collective call."""
+
+    def __init__(self, call: Call, group: Any) -> None:
+        self.call = call
+        if call.collective.reduces:
+            self.rows = gathered(call.collective, call.input, group)
+        else:
+            self.moved = moved(call.collective, call.output, call.input, group, call.splits)
+
+    def problem(self, found: Tensor, schedule: Schedule) -> str | None:
+        """None when `found`, made by `schedule`, holds the right bits (sums by the transport: the right value)."""
+        if not self.call.collective.reduces:
+            return differences(found, self.moved)
+        if not any(s.exchange is not None and s.exchange.reduces for s in schedule.stages):
+            want = summed(self.rows)
+            return differences(found.reshape(-1), want.div_(len(self.rows)) if self.call.divides else want)
+        if self.call.op != SUM:
+            return None  # the transport's own
+        if found.dtype.is_floating_point:
+            return near(found.reshape(-1), self.rows)
+        return differences(found.reshape(-1), self.rows.sum(0).to(found.dtype))
 
 
 def raw_twin(schedule: Schedule) -> Schedule:
@@ -113,10 +150,11 @@ def same_on_all_ranks(tensor: Tensor) -> bool:
     return bool(verdict.item())
 
 
-def _world() -> object:
-    return dist.group.WORLD if dist.get_world_size() > 1 else None
+def _ranks(group: Any) -> Any:
+    group = dist.group.WORLD if group is None else group
+    return group if group.size() > 1 else None
 
 
-def _wait(handle: object) -> None:
+def _wait(handle: Any) -> None:
     if handle is not None:
-        handle.wait()  # type: ignore[attr-defined]
+        handle.wait()

@@ -14,6 +14,19 @@ from zipplan.planner.errors import PlanError, nearest
 _PARAMETERS = ("slack", "base")
 
 
+def codec_of(
+    codec: str, parameters: Mapping[str, int | float | str], dtype: str
+) -> tuple[kernels.Codec, kernels.Params]:
+    """What a plan names, for zipplan.kernels. Raises PlanError, CodecError."""
+    for name in parameters:
+        if name not in _PARAMETERS:
+            raise PlanError(f"codec {codec}: parameter {name!r} in the plan is unknown; {nearest(name, _PARAMETERS)}")
+    return (
+        kernels.Codec(codec, dtype, slack=int(parameters.get("slack", 0))),
+        kernels.Params(base=int(parameters["base"]) if "base" in parameters else None),
+    )
+
+
 class SlotCodec:
     """Codes slots of `elements` elements each, on the CPU; flat uint8 tensors in and out, sizes in bytes.
 
@@ -21,13 +34,7 @@ class SlotCodec:
     """
 
     def __init__(self, codec: str, parameters: Mapping[str, int | float | str], dtype: str, elements: int) -> None:
-        for name in parameters:
-            if name not in _PARAMETERS:
-                raise PlanError(
-                    f"codec {codec}: parameter {name!r} in the plan is unknown; {nearest(name, _PARAMETERS)}"
-                )
-        self._codec = kernels.Codec(codec, dtype, slack=int(parameters.get("slack", 0)))
-        self._params = kernels.Params(base=int(parameters["base"]) if "base" in parameters else None)
+        self._codec, self._params = codec_of(codec, parameters, dtype)
         self._elements = elements
         self.slot_bytes = elements * self._codec.item_bytes
         self.static_bytes = kernels.static_size(self._codec, elements)
@@ -36,7 +43,7 @@ class SlotCodec:
     def encode(self, src: Tensor, static: Tensor, dynamic: Tensor) -> np.ndarray:
         """Encode all slots of `src`; dynamic regions packed from the start of `dynamic`. Returns their sizes."""
         encoded = kernels.encode(
-            self._codec, self._slots(src), static.numpy(), dynamic.numpy(), params=self._params, threads=_threads()
+            self._codec, self._slots(src), static.numpy(), dynamic.numpy(), params=self._params, threads=threads()
         )
         return encoded.sizes
 
@@ -48,7 +55,7 @@ class SlotCodec:
     def decode(self, static: Tensor, dynamic: Tensor, offsets: np.ndarray, dst: Tensor) -> None:
         """Decode frame i, its dynamic region at offsets[i], to slot i of `dst`."""
         kernels.decode(
-            self._codec, static.numpy(), dynamic.numpy(), self._slots(dst), offsets=offsets, threads=_threads()
+            self._codec, static.numpy(), dynamic.numpy(), self._slots(dst), offsets=offsets, threads=threads()
         )
 
     def decode_reduce(self, static: Tensor, dynamic: Tensor, offsets: np.ndarray, senders: int, dst: Tensor) -> None:
@@ -60,13 +67,13 @@ class SlotCodec:
             self._slots(dst),
             senders=senders,
             offsets=offsets,
-            threads=_threads(),
+            threads=threads(),
         )
 
     def _slots(self, flat: Tensor) -> list[np.ndarray]:
         return list(flat.numpy().reshape(-1, self.slot_bytes))
 
 
-def _threads() -> int:
+def threads() -> int:
     """As many as torch uses; torchrun sets one per rank unless OMP_NUM_THREADS says otherwise."""
     return torch.get_num_threads()

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from zipplan.executor import native
 from zipplan.executor.codec import SlotCodec
+from zipplan.executor.faults import Watch
 from zipplan.planner.schedule import INPUT, OUTPUT, Exchange, Op, Payload, Schedule, Stage
 
 
@@ -72,13 +74,14 @@ class Traffic:
 
 def run(
     schedule: Schedule, axes: native.Axes, codec: SlotCodec | None, scratch: Scratch, dtype: torch.dtype,
-    source: Tensor, output: Tensor,
+    source: Tensor, output: Tensor, watch: Watch, op: Any = dist.ReduceOp.SUM,
 ) -> Traffic:  # fmt: skip
     """Execute `schedule` from `source` to `output`, flat uint8 tensors of its input and output slots.
 
-    `codec` codes one slot (None: the schedule has no codec stage). The order of stages is the same on all ranks.
+    `codec` codes one slot (None: the schedule has no codec stage). `watch` waits for the transport and is told the
+    stage. `op`: of the transport's own reductions. The order of stages is the same on all ranks.
     """
-    return _Run(schedule, axes, codec, scratch, dtype, source, output).all_stages()
+    return _Run(schedule, axes, codec, scratch, dtype, source, output, watch, op).all_stages()
 
 
 def sum_by_sender(src: Tensor, senders: int, dtype: torch.dtype, dst: Tensor) -> None:
@@ -93,11 +96,12 @@ def sum_by_sender(src: Tensor, senders: int, dtype: torch.dtype, dst: Tensor) ->
 class _Run:
     def __init__(
         self, schedule: Schedule, axes: native.Axes, codec: SlotCodec | None, scratch: Scratch, dtype: torch.dtype,
-        source: Tensor, output: Tensor,
+        source: Tensor, output: Tensor, watch: Watch, op: Any,
     ) -> None:  # fmt: skip
         self.schedule, self.axes, self.codec, self.scratch, self.dtype = schedule, axes, codec, scratch, dtype
         self.slot_bytes = source.numel() // schedule.slots
         self.raw = {INPUT: source, OUTPUT: output}
+        self.watch, self.op = watch, op
         self.frames: dict[str, Frames] = {}
         self.pending: dict[str, Any] = {}
         self.traffic = Traffic()
@@ -106,6 +110,7 @@ class _Run:
         for stage in self.schedule.stages:
             for name in stage.after:
                 self._finish(name)
+            self.watch.stage = stage.name
             handle = self._start(stage)
             if handle is not None:
                 self.pending[stage.name] = handle
@@ -116,7 +121,8 @@ class _Run:
     def _finish(self, name: str) -> None:
         handle = self.pending.pop(name, None)
         if handle is not None:
-            handle.wait()
+            self.watch.stage = name
+            self.watch.wait(handle, self.raw, self.frames)
 
     def _start(self, stage: Stage) -> Any:
         match stage.op:
@@ -165,16 +171,10 @@ class _Run:
         assert stage.exchange is not None
         out, src = self._target(stage), self.raw[stage.src]
         peers = self.schedule.axis_size(stage.axis)
-        match stage.exchange:
-            case Exchange.ALL_GATHER:
-                self.traffic.wire_bytes += src.numel() * (peers - 1)
-            case Exchange.ALL_REDUCE:
-                self.traffic.wire_bytes += 2 * src.numel() * (peers - 1) / peers
-            case _:
-                self.traffic.wire_bytes += src.numel() * (peers - 1) / peers
+        self.traffic.wire_bytes += native.wire_bytes(stage.exchange, src.numel(), peers)
         if stage.exchange.reduces:
             out, src = out.view(self.dtype), src.view(self.dtype)
-        return native.exchange(stage.exchange, out, src, self.axes.group(stage.axis))
+        return native.exchange(stage.exchange, out, src, self.axes.group(stage.axis), op=self.op)
 
     def _static(self, stage: Stage) -> Any:
         assert stage.exchange is not None
@@ -198,7 +198,7 @@ class _Run:
             # The transport gathers equal sizes: all send as much as the largest, which all know from the headers.
             most, own = int(receive.max()), int(src.sizes.sum())
             dst.offsets = (np.arange(peers)[:, None] * most + np.apply_along_axis(_starts, 1, from_peer)).reshape(-1)
-            dst.dynamic = self.scratch.take(f"{stage.dst}.dynamic", peers * most)
+            dst.dynamic = self._dynamic_buffer(stage)[: peers * most]
             if most == 0:
                 return None
             src.dynamic[own:most].zero_()
@@ -207,10 +207,15 @@ class _Run:
         # Nobody knows whether all pairs have nothing to say, so all ranks enter the call even then.
         send = src.sizes.reshape(peers, -1).sum(axis=1)
         dst.offsets = _starts(dst.sizes)
-        dst.dynamic = self.scratch.take(f"{stage.dst}.dynamic", int(receive.sum()))
+        dst.dynamic = self._dynamic_buffer(stage)[: int(receive.sum())]
         self.traffic.wire_bytes += int(send.sum() - send[self._place(stage)])
         sent = src.dynamic[: int(send.sum())]
         return native.exchange(Exchange.ALL_TO_ALL, dst.dynamic, sent, group, (receive.tolist(), send.tolist()))
+
+    def _dynamic_buffer(self, stage: Stage) -> Tensor:
+        """Room for the largest dynamic regions that its frames can have, so that no call has to make more."""
+        slots = self.schedule.buffer_slots[stage.dst]
+        return self.scratch.take(f"{stage.dst}.dynamic", slots * self._codec.dynamic_bound)
 
     def _place(self, stage: Stage) -> int:
         """This rank's place in its group on the stage's axis."""

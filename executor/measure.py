@@ -14,7 +14,8 @@ from torch import Tensor
 
 from zipplan.executor import check, native
 from zipplan.executor.agree import gather_bytes
-from zipplan.executor.session import DTYPES, Session, has_frames
+from zipplan.executor.calls import DTYPES
+from zipplan.executor.session import Session, has_frames
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.schedule import Collective, Exchange
 

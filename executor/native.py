@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from zipplan.executor import gloo
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.schedule import Axis, Collective, Exchange, Schedule
 
@@ -26,26 +27,47 @@ _GLOO_SUMS = (
 Splits = tuple[list[int], list[int]] | tuple[None, None]
 
 
-def exchange(kind: Exchange, out: Tensor, src: Tensor, group: Any, splits: Splits = (None, None)) -> Any:
+def exchange(
+    kind: Exchange, out: Tensor, src: Tensor, group: Any, splits: Splits = (None, None), op: Any = dist.ReduceOp.SUM
+) -> Any:
     """Start one collective on flat tensors and return its handle, or None when it is done (a group of one rank).
 
-    `splits` (all-to-all): elements to receive from and to send to each peer; None: equal shares.
+    `splits` (all-to-all): elements to receive from and to send to each peer; None: equal shares. `op`: of a reduction.
     """
     if group is None:
         out.copy_(src)
         return None
+    receive, send = splits
+    if kind in (Exchange.ALL_GATHER, Exchange.ALL_TO_ALL) and gloo.serves(group, src):
+        even = src.nbytes // (group.size() if kind is Exchange.ALL_TO_ALL else 1)
+        if receive is not None or even >= gloo.LEAST:
+            return _move(kind, out, src, group, splits)
     match kind:
         case Exchange.ALL_GATHER:
             return _all_gather(out, src, group=group, async_op=True)
         case Exchange.ALL_TO_ALL:
-            receive, send = splits
             return dist.all_to_all_single(out, src, receive, send, group=group, async_op=True)
         case Exchange.REDUCE_SCATTER:
-            return _reduce_scatter(out, src, group=group, async_op=True)
+            return _reduce_scatter(out, src, op=op, group=group, async_op=True)
         case Exchange.ALL_REDUCE:
             if out.data_ptr() != src.data_ptr():
                 out.copy_(src)
-            return dist.all_reduce(out, group=group, async_op=True)
+            return dist.all_reduce(out, op=op, group=group, async_op=True)
+
+
+def _move(kind: Exchange, out: Tensor, src: Tensor, group: Any, splits: Splits) -> Any:
+    size = group.size()
+    receive, send = splits
+    into = out.split(receive) if receive is not None else out.chunk(size)
+    if kind is Exchange.ALL_GATHER:
+        return gloo.move(into, [src] * size, group)
+    return gloo.move(into, src.split(send) if send is not None else src.chunk(size), group)
+
+
+def wire_bytes(kind: Exchange, sent: int, peers: int) -> float:
+    """The least that any algorithm sends per rank for `sent` bytes of input (nccl-tests doc/PERFORMANCE.md)."""
+    factor = {Exchange.ALL_GATHER: peers, Exchange.ALL_REDUCE: 2}.get(kind, 1)
+    return factor * sent * (peers - 1) / peers
 
 
 def check_summable(dtype: torch.dtype, backend: str) -> None:
@@ -55,27 +77,37 @@ def check_summable(dtype: torch.dtype, backend: str) -> None:
         raise ConfigError(f"gloo cannot sum {str(dtype).removeprefix('torch.')}; it sums {names}: cast before the call")
 
 
-class Axes:
-    """The process groups of this rank: world, its node, its rail. Made once; every rank must make them together."""
+Make = Callable[[list[int]], Any]
 
-    def __init__(self, nodes: int, ranks_per_node: int, used: frozenset[Axis], timeout: timedelta | None) -> None:
-        self.nodes, self.ranks_per_node = nodes, ranks_per_node
-        self.rank = dist.get_rank()
-        grid = Schedule("grid", Collective.ALL_GATHER, nodes, ranks_per_node, 1, "raw", ())
-        self._groups: dict[Axis, Any] = {Axis.WORLD: dist.group.WORLD if grid.ranks > 1 else None}
+
+class Axes:
+    """The process groups of this rank: all ranks of `group`, its node, its rail; ranks are counted in `group`.
+
+    Made once; every rank must make them together. `make`: a process group of some ranks, called for all groups of an
+    axis in the same order on all ranks.
+    """
+
+    def __init__(self, group: Any, ranks_per_node: int, used: frozenset[Axis], make: Make) -> None:
+        self.rank = group.rank()
+        grid = Schedule("grid", Collective.ALL_GATHER, group.size() // ranks_per_node, ranks_per_node, 1, "raw", ())
+        self._groups: dict[Axis, Any] = {Axis.WORLD: group if grid.ranks > 1 else None}
         for axis in (Axis.NODE, Axis.RAIL):
             if axis in used:
-                self._groups[axis] = self._make(grid, axis, timeout)
+                self._groups[axis] = self._make(grid, axis, make)
 
-    def _make(self, grid: Schedule, axis: Axis, timeout: timedelta | None) -> Any:
+    def _make(self, grid: Schedule, axis: Axis, make: Make) -> Any:
         if grid.axis_size(axis) in (1, grid.ranks):
-            return dist.group.WORLD if grid.axis_size(axis) > 1 else None
+            return self._groups[Axis.WORLD] if grid.axis_size(axis) > 1 else None
         mine = None
         for ranks in grid.groups(axis):
-            group = dist.new_group(list(ranks), timeout=timeout)
+            group = make(list(ranks))
             if self.rank in ranks:
                 mine = group
         return mine
+
+    def close(self) -> None:
+        """Let the groups go."""
+        self._groups.clear()
 
     def group(self, axis: Axis) -> Any:
         """Process group, or None when this rank is alone on the axis."""

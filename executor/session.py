@@ -1,213 +1,318 @@
-"""A session: one plan, agreed on by all ranks, and the collectives that follow it.
+"""A session: one plan, agreed on by all ranks of a group, and the collectives that follow it.
 
 Movement returns the bytes that the native call returns. Sums made by zipplan add in FP32 in rank order and round once
-(equal on all ranks); native sums are the transport's. What the plan does not cover runs natively, counted, with the
-reason.
+(equal on all ranks); native reductions are the transport's. What the plan does not cover runs natively, counted, with
+the reason.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import atexit
 import logging
 import os
+import time
+import weakref
 from collections import Counter
-from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from zipplan.executor import native
-from zipplan.executor.agree import Item, agree
+from zipplan.executor import calls, check, faults, native, report, uneven
+from zipplan.executor.adaptive import Class, break_even
+from zipplan.executor.agree import agree_on_call
+from zipplan.executor.calls import SUM, Call, dtype_name
 from zipplan.executor.codec import SlotCodec
 from zipplan.executor.interpreter import Scratch, Traffic, run
+from zipplan.executor.work import Forwarded, Handle, Lane
 from zipplan.planner.collectives import NATIVE
-from zipplan.planner.errors import ConfigError, PlanError, ZipplanError
+from zipplan.planner.errors import CollectiveError
 from zipplan.planner.plan import Choice, Plan
-from zipplan.planner.schedule import OUTPUT, Axis, Collective, Op, Schedule
-from zipplan.planner.topology import build_cluster, load_machine
+from zipplan.planner.schedule import OUTPUT, Axis, Collective, Exchange, Op, Schedule
 
 log = logging.getLogger("zipplan")
 
-_NAMES = {
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-    torch.float32: "fp32",
-    torch.float8_e4m3fn: "fp8_e4m3",
-    torch.float8_e5m2: "fp8_e5m2",
-}
-DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+MOST_ELEMENTS = 1 << 31
+"""Of one call to codec and transport; larger tensors go in pieces. A frame holds 2³² elements (kernels.codec)."""
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """'bf16' for torch.bfloat16, torch's own name for a dtype that plans do not know."""
-    return _NAMES.get(dtype, str(dtype).removeprefix("torch."))
+@dataclass(frozen=True)
+class Switches:
+    """How the session behaves, equal on all ranks. `check`: off, sizes or bits; `adaptive`: see `init`."""
+
+    disabled: bool = False
+    check: str = "off"
+    adaptive: bool = True
 
 
-@dataclass
-class Use:
-    """What a session did with one (collective, dtype, schedule, codec)."""
-
-    calls: int = 0
-    traffic: Traffic = field(default_factory=Traffic)
+_open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-def init(
-    plan: Plan | str | os.PathLike[str] | None = None,
-    *,
-    ranks_per_node: int | None = None,
-    topology: str | None = None,
-    timeout: timedelta | None = None,
-) -> Session:
-    """Load the plan, agree with all ranks of the default process group, make groups. A collective call.
+@atexit.register
+def _close_all() -> None:
+    for session in list(_open):
+        session.close()
 
-    plan: a Plan, a path, or None for the path in ZIPPLAN_PLAN (unset: everything runs natively, counted).
-    ranks_per_node: how the job's ranks lie on nodes; None: torchrun's LOCAL_WORLD_SIZE. topology: the machine at hand
-    (shipped name or file), to be compared with the plan's; None: not compared. timeout: of the groups made here; None:
-    torch's default. Raises PlanError, AgreementError and what reading plan or topology raises, alike on every rank.
-    """
-    if not dist.is_initialized():
-        raise ConfigError(
-            "no process group: call torch.distributed.init_process_group() before zipplan.executor.init()"
-        )
-    local = ranks_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-    loaded, path, disabled, problem = None, "", False, None
-    try:
-        disabled = _switch("ZIPPLAN_DISABLE")
-        loaded, path = _load(plan)
-        if loaded is not None:
-            _check_fit(loaded, local)
-            if topology is not None:
-                _check_machine(loaded, topology)
-    except ZipplanError as error:
-        problem = error
-    held = loaded.hash.removeprefix("sha256:") if loaded else "not loaded" if problem else "none"
-    versions = f"zipplan {importlib.metadata.version('zipplan')}, torch {torch.__version__}"
-    agree(
-        [
-            Item("plan", held, f"{held[:12]}{path and f' ({path})'}"),
-            Item("start-up", str(problem), str(problem) if problem else "no problem"),
-            Item("versions", versions, versions),
-            Item("switch ZIPPLAN_DISABLE", str(disabled), "on" if disabled else "off"),
-            Item("ranks per node", str(local), str(local)),
-        ],
-        device_of_backend(),
-    )
-    if problem is not None:
-        raise problem
-    return Session(loaded, local, disabled, timeout)
+
+@dataclass(frozen=True)
+class Decision:
+    """How a call runs: `schedule` of which class, or natively for a `reason`."""
+
+    tally: Class
+    schedule: Schedule
+    choice: Choice | None
+    reason: str | None
 
 
 class Session:
-    """Collectives that follow a plan. Made by `init`, which every rank must call.
+    """Collectives of one process group that follow a plan. Made by `init`, which every rank must call.
 
-    `rehearsal`: why the plan's times mean nothing here (another transport, ranks placed otherwise), None if they do.
+    Every collective takes `async_op` (True: returns a handle with `wait()` and `get_future()`, else None) and `kind`,
+    a name for the tensors at hand ("weights"), by which the report and the adaptive choice tell calls apart.
+    `store`, a corner of the job's store, carries what ranks say when a collective fails. `make` makes a process group
+    of some of the group's ranks. `rehearsal`: why the plan's times mean nothing here (another transport, ranks placed
+    otherwise), None if they do.
     """
 
     def __init__(
-        self, plan: Plan | None, ranks_per_node: int, disabled: bool = False, timeout: timedelta | None = None
-    ) -> None:
-        self.plan, self.disabled = plan, disabled
-        self.ranks = dist.get_world_size()
-        self.backend = dist.get_backend()
-        self.used: dict[tuple[str, str, str, str], Use] = {}
+        self, plan: Plan | None, ranks_per_node: int, switches: Switches, group: Any, backend: str, store: Any,
+        make: native.Make,
+    ) -> None:  # fmt: skip
+        self.plan, self.switches, self.group, self.backend = plan, switches, group, backend
+        self.rank, self.ranks = group.rank(), group.size()
+        self.most_elements = MOST_ELEMENTS
+        self.no_plan = "no plan"
+        self.classes: dict[tuple[Any, ...], Class] = {}
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()
         self.last = Traffic()
+        self.watch = faults.Watch(store, self.rank, self.ranks, device_of(backend))
+        self.lane = Lane()
+        self.number = 0
         schedules = [c.schedule for e in plan.entries for c in e.choices] if plan else []
         axes = frozenset[Axis]().union(*(s.axes for s in schedules))
-        self._axes = native.Axes(self.ranks // ranks_per_node, ranks_per_node, axes, timeout)
+        self._axes = native.Axes(group, ranks_per_node, axes, make)
         self._native = {c: build(1, self.ranks, "raw") for c, build in NATIVE.items()}
-        self._parts = {
-            Collective.ALL_GATHER: (1, self.ranks),
-            Collective.REDUCE_SCATTER: (self.ranks, 1),
-            Collective.ALL_REDUCE: (1, 1),
-            Collective.ALL_TO_ALL: (self.ranks, self.ranks),
-        }
         self._scratch: dict[torch.device, Scratch] = {}
         self._codecs: dict[tuple[Any, ...], SlotCodec] = {}
+        self._choices: dict[tuple[Any, ...], Choice | str] = {}
+        self.device = device_of(backend)
+        self._sums = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.rehearsal = _rehearsal(plan, self.ranks, self.backend) if plan else None
-        if self.rehearsal and self._axes.rank == 0:
+        if self.rehearsal and self.rank == 0:
             log.warning("rehearsal: %s; predicted times are not compared", self.rehearsal)
+        _open.add(self)
 
-    def all_gather(self, output: Tensor, input: Tensor) -> None:
+    def all_gather(self, output: Tensor, input: Tensor, *, async_op: bool = False, kind: str = "") -> Handle | None:
         """output (ranks × input.numel() elements, same dtype, any shape) = all ranks' input, in rank order."""
-        self._check(Collective.ALL_GATHER, output, input, output.numel() == self.ranks * input.numel())
-        self._call(Collective.ALL_GATHER, output, input)
+        return self._call(Call(Collective.ALL_GATHER, output, input, kind=kind), async_op)
 
-    def reduce_scatter(self, output: Tensor, input: Tensor) -> None:
-        """output = sum over ranks of the part of input (ranks × output.numel() elements) that is this rank's."""
-        self._check(Collective.REDUCE_SCATTER, output, input, input.numel() == self.ranks * output.numel())
-        self._call(Collective.REDUCE_SCATTER, output, input)
+    def reduce_scatter(
+        self, output: Tensor, input: Tensor, op: Any = SUM, *, async_op: bool = False, kind: str = ""
+    ) -> Handle | None:
+        """output = sum over ranks of the part of input (ranks × output.numel() elements) that is this rank's.
 
-    def all_reduce(self, tensor: Tensor) -> None:
-        """tensor = sum over ranks, in place; any number of elements, any shape."""
-        self._check(Collective.ALL_REDUCE, tensor, tensor, True)
-        self._call(Collective.ALL_REDUCE, tensor, tensor)
+        op: SUM and AVG (the sum, divided) follow the plan, any other runs natively.
+        """
+        return self._call(Call(Collective.REDUCE_SCATTER, output, input, op, kind), async_op)
 
-    def all_to_all(self, output: Tensor, input: Tensor) -> None:
-        """output part p = part of rank p's input that is this rank's; both hold the same number, divisible by ranks."""
-        fits = input.numel() == output.numel() and input.numel() % self.ranks == 0
-        self._check(Collective.ALL_TO_ALL, output, input, fits)
-        self._call(Collective.ALL_TO_ALL, output, input)
+    def all_reduce(self, tensor: Tensor, op: Any = SUM, *, async_op: bool = False, kind: str = "") -> Handle | None:
+        """tensor = sum over ranks, in place; any number of elements, any shape; op as in `reduce_scatter`."""
+        return self._call(Call(Collective.ALL_REDUCE, tensor, tensor, op, kind), async_op)
+
+    def all_to_all(
+        self, output: Tensor, input: Tensor, output_splits: list[int] | None = None,
+        input_splits: list[int] | None = None, *, async_op: bool = False, kind: str = "",
+    ) -> Handle | None:  # fmt: skip
+        """output part p = part of rank p's input that is this rank's.
+
+        Without splits both hold the same number of elements, divisible by ranks. With splits (rows of dimension 0 to
+        receive from and to send to each rank, 0 allowed; None: equal rows) parts are as long as they say, and a rank
+        may have nothing to send; what rank a sends to b must be what b receives from a.
+        """
+        splits = None
+        if output_splits is not None or input_splits is not None:
+            splits = (
+                calls.split_elements(output, output_splits, self.ranks, "output"),
+                calls.split_elements(input, input_splits, self.ranks, "input"),
+            )
+        return self._call(Call(Collective.ALL_TO_ALL, output, input, kind=kind, splits=splits), async_op)
 
     def choose(self, collective: Collective, dtype: torch.dtype, size: int, device: torch.device) -> Choice | str:
         """The plan's choice for a message of `size` bytes (as nccl-tests counts), or why it runs natively."""
-        name = dtype_name(dtype)
-        if self.disabled:
+        key = (collective, dtype, size, device.type)
+        if key not in self._choices:
+            if len(self._choices) > 4096:  # sizes that never come again must not pile up
+                self._choices.clear()
+            self._choices[key] = self._choose(*key)
+        return self._choices[key]
+
+    def _choose(self, collective: Collective, dtype: torch.dtype, size: int, device: str) -> Choice | str:
+        if self.switches.disabled:
             return "ZIPPLAN_DISABLE is on"
         if self.plan is None:
-            return "no plan"
-        choice = self.plan.choose(collective, name, size)
+            return self.no_plan
+        choice = self.plan.choose(collective, dtype_name(dtype), size)
         if choice is None:
-            return f"the plan has no table for {collective} of {name}"
-        if has_frames(choice.schedule) and device.type != "cpu":
-            return f"no codec for tensors on {device.type}"
+            return f"the plan has no table for {collective} of {dtype_name(dtype)}"
+        if has_frames(choice.schedule) and device != "cpu":
+            return f"no codec for tensors on {device}"
         return choice
 
-    def _check(self, collective: Collective, output: Tensor, input: Tensor, sizes_fit: bool) -> None:
-        if output.dtype != input.dtype or output.device != input.device:
-            raise ConfigError(
-                f"{collective}: input is {input.dtype} on {input.device}, output is {output.dtype} on {output.device}; "
-                "they must be alike"
-            )
-        if not sizes_fit:
-            raise ConfigError(
-                f"{collective} on {self.ranks} ranks: input has {input.numel()} elements, output {output.numel()}; "
-                "all_gather needs output = ranks × input, reduce_scatter input = ranks × output, all_to_all equal "
-                "numbers that divide by ranks"
-            )
-        if collective.reduces:
-            native.check_summable(input.dtype, self.backend)
+    def forward(self, name: str, job: Callable[[], Any], ordered: bool = True) -> Any:
+        """Run `job`, a call of the transport that no plan covers, after all earlier calls if ordered; count it."""
+        self.fallbacks[name, "any", "not accelerated"] += 1
+        return self.lane.run(job) if ordered else job()
+
+    def _call(self, call: Call, async_op: bool) -> Handle | None:
+        call = call.checked(self.ranks, self.backend)
+        if call.elements > self.most_elements and call.splits is None:
+            handles = [self._call(piece, async_op) for piece in call.pieces(self.ranks, self.most_elements)]
+            return handles[-1]  # calls end in order
+        if not async_op:
+            self.lane.run(lambda: self._perform(call))
+            return None
+        return self._forwarded(call) or self.lane.start(lambda: self._perform(call), [call.output])
+
+    def _forwarded(self, call: Call) -> Handle | None:
+        """The transport's own handle, for a native call that needs nothing before or after; None for any other."""
+        plain = call.splits is None and self.switches.check == "off" and self.ranks > 1 and call.size > 0
+        if not plain or not self.lane.idle or self.watch.broken is not None:
+            return None
+        decision = self._decide(call)
+        source, target = calls.flat_bytes(call.input), calls.flat_bytes(call.output)
+        if decision.schedule.name != "native" or source is None or target is None:
+            return None
+        if calls.must_copy(call.collective, call.output, call.input, self.rank):
+            return None
+        if call.collective.reduces:
+            source, target = call.input.detach(), call.output.detach()
+        self.number += 1
+        wire = native.wire_bytes(Exchange(call.collective), call.input.numel() * call.dtype.itemsize, self.ranks)
+        self.last = Traffic(wire_bytes=wire)
+        self._count(call, decision, None)
+        inner = native.exchange(Exchange(call.collective), target, source, self.group, op=call.op)
+        number = self.number
+        name = f"{call} (call {number} of {self.ranks} ranks)"
+        return Forwarded(inner, [call.output], self.watch, name)
 
     @torch.no_grad()
-    def _call(self, collective: Collective, output: Tensor, input: Tensor) -> None:
-        size = max(input.numel(), output.numel()) * input.dtype.itemsize
-        self.last = Traffic()
-        if size == 0:  # sizes are equal on all ranks, so no rank enters a collective
-            return
-        choice = self.choose(collective, input.dtype, size, input.device)
-        if isinstance(choice, str):
-            self.fallbacks[collective, dtype_name(input.dtype), choice] += 1
-            schedule, codec = self._native[collective], None
-        else:
-            schedule, codec = choice.schedule, None
-            if has_frames(schedule):
-                codec = self._codec(choice, input.dtype, size)
-        self.last = self.execute(schedule, output, input, codec)
-        key = (str(collective), dtype_name(input.dtype), schedule.name, schedule.codec)
-        use = self.used.setdefault(key, Use())
-        use.calls += 1
-        use.traffic += self.last
+    def _perform(self, call: Call) -> None:
+        self.number += 1
+        number = self.number
+        with self.watch.following(lambda: f"{call} (call {number} of {self.ranks} ranks)"):
+            if self.switches.check != "off":
+                agree_on_call(call, number, self.group, self.device, self.watch)
+            if call.splits is None and call.size == 0:  # equal on all ranks, so no rank enters a collective
+                self.last = Traffic()
+                return
+            expected = check.Expected(call, self.group) if self.switches.check == "bits" else None
+            decision = self._decide(call)
+            begin = time.perf_counter()
+            if call.splits is not None:
+                self._uneven(call, decision)
+            elif decision.choice is None:
+                self.last = self.execute(decision.schedule, call.output, call.input, op=call.op)
+            else:
+                codec = self._codec(decision.choice, call.dtype, call.size)
+                self.last = self.execute(decision.schedule, call.output, call.input, codec)
+                if call.divides:
+                    call.output.div_(self.ranks)
+            self._count(call, decision, time.perf_counter() - begin)
+            if expected is not None:
+                self.watch.stage = "check of bits"
+                wrong = expected.problem(call.output, decision.schedule)
+                if wrong:
+                    raise CollectiveError(f"{call} (call {number}): rank {self.rank} holds wrong bits: {wrong}")
+            if decision.tally.due and self.switches.adaptive:
+                self._judge(decision.tally)
 
-    def execute(self, schedule: Schedule, output: Tensor, input: Tensor, codec: SlotCodec | None = None) -> Traffic:
+    def _decide(self, call: Call) -> Decision:
+        """How to run a call; alike on all ranks, since it depends on what all ranks know."""
+        size = call.size
+        if call.splits is not None:  # sizes differ between ranks: one class for all
+            size = self._zipped_from(call.dtype)
+        choice = self.choose(call.collective, call.dtype, size, call.input.device)
+        tally = self._class(call, choice)
+        native_schedule = self._native[call.collective]
+        if isinstance(choice, str):
+            return Decision(tally, native_schedule, None, choice)
+        if not has_frames(choice.schedule):
+            return Decision(tally, choice.schedule, None, None)
+        if call.not_accelerated is not None:
+            return Decision(tally, native_schedule, None, call.not_accelerated)
+        if not tally.compressing:  # judged by what all ranks measured
+            return Decision(tally, native_schedule, None, tally.reason)
+        return Decision(tally, choice.schedule, choice, None)
+
+    def _count(self, call: Call, decision: Decision, seconds: float | None) -> None:
+        if decision.reason is not None:
+            self.fallbacks[str(call.collective), dtype_name(call.dtype), decision.reason] += 1
+        decision.tally.count(call.size, self.last, seconds, self._predicted_s(call))
+        if decision.tally.due and not decision.tally.compressing:
+            decision.tally.judge(0, 0)
+
+    def _uneven(self, call: Call, decision: Decision) -> None:
+        """All-to-all with splits: each pair of ranks looks its own message up, so both ends choose alike."""
+        if decision.choice is None:
+            self.last = uneven.native_call(call, self.group, self.watch)
+            return
+
+        def codec_of(elements: int) -> tuple[str, uneven.Parameters] | None:
+            size = elements * call.dtype.itemsize * self.ranks
+            choice = self.choose(call.collective, call.dtype, size, call.input.device)
+            if isinstance(choice, str) or not has_frames(choice.schedule):
+                return None
+            return choice.codec.id, tuple(sorted(choice.codec.parameters.items()))
+
+        scratch = self._scratch.setdefault(call.input.device, Scratch(call.input.device))
+        self.last = uneven.zipped(call, self.group, self.watch, scratch, dtype_name(call.dtype), codec_of)
+
+    def _zipped_from(self, dtype: torch.dtype) -> int:
+        """The smallest size from which the plan zips an all-to-all; 0 when it never does."""
+        entry = None if self.plan is None else self.plan.entry(Collective.ALL_TO_ALL, dtype_name(dtype))
+        rows = () if entry is None else entry.choices
+        return next((row.start for row in rows if has_frames(row.schedule)), 0)
+
+    def _class(self, call: Call, choice: Choice | str) -> Class:
+        name, spread = dtype_name(call.dtype), "-uneven" if call.splits is not None else ""
+        start, stop = (0, None) if isinstance(choice, str) else (choice.start, choice.stop)
+        key = (call.collective, name, call.kind, start, call.not_accelerated, spread, isinstance(choice, str))
+        tally = self.classes.get(key)
+        if tally is None:
+            entry = None if self.plan is None else self.plan.entry(call.collective, name)
+            if isinstance(choice, str) or not has_frames(choice.schedule) or call.not_accelerated is not None:
+                known = ("native" if isinstance(choice, str) else choice.schedule.name, "raw", start, stop, 1.0, 1.0)
+            else:
+                ratio = choice.expected_ratio
+                schedule = choice.schedule.name + spread
+                known = (schedule, choice.codec.id, start, stop, ratio, break_even(entry, choice))
+            tally = self.classes[key] = Class(str(call.collective), name, call.kind, *known)
+        return tally
+
+    def _predicted_s(self, call: Call) -> float:
+        choice = self.choose(call.collective, call.dtype, call.size, call.input.device)
+        return 0.0 if isinstance(choice, str) or self.rehearsal else choice.predicted_ps / 1e12
+
+    def _judge(self, tally: Class) -> None:
+        """All ranks sum what they encoded and decide alike."""
+        self.watch.stage = "sum of ratios"
+        self._sums.copy_(torch.tensor([tally.window.raw_bytes, tally.window.encoded_bytes]))
+        if self.ranks > 1:
+            self.watch.wait(native.exchange(Exchange.ALL_REDUCE, self._sums, self._sums, self.group))
+        changed = tally.judge(*self._sums.tolist())
+        if changed and self.rank == 0:
+            log.info("%s of %s %s: %s", tally.collective, tally.dtype, tally.kind, changed)
+
+    def execute(
+        self, schedule: Schedule, output: Tensor, input: Tensor, codec: SlotCodec | None = None, op: Any = SUM
+    ) -> Traffic:
         """Run one schedule on tensors of any layout: pad parts to whole slots and straighten views where needed.
 
         A part is what one rank contributes to or gets from another; it is padded at its end, in scratch.
         """
-        parts_in, parts_out = self._parts[schedule.collective]
+        parts_in, parts_out = calls.parts(schedule.collective, self.ranks)
         scratch = self._scratch.setdefault(input.device, Scratch(input.device))
         itemsize = input.dtype.itemsize
         slots_in, slots_out = schedule.slots, schedule.buffer_slots[OUTPUT]
@@ -215,17 +320,17 @@ class Session:
         per_part = slots_in // parts_in
         slot_bytes = -(-input.numel() // slots_in) * itemsize
         padded = per_part * slot_bytes
-        source, target = _flat_bytes(input), _flat_bytes(output)
-        if source is None or padded != part_bytes:
+        source, target = calls.flat_bytes(input), calls.flat_bytes(output)
+        if source is None or padded != part_bytes or calls.must_copy(schedule.collective, output, input, self.rank):
             fitted = scratch.take("input", slots_in * slot_bytes).view(parts_in, padded)
-            flat = source if source is not None else _flat_bytes(input.resolve_conj().resolve_neg().contiguous())
+            flat = source if source is not None else calls.flat_bytes(input.resolve_conj().resolve_neg().contiguous())
             assert flat is not None
             fitted[:, :part_bytes].copy_(flat.view(parts_in, part_bytes))
             fitted[:, part_bytes:].zero_()
             source = fitted.view(-1)
         direct = target is not None and slots_out * slot_bytes == target.numel()
         result = target if direct and target is not None else scratch.take("output", slots_out * slot_bytes)
-        traffic = run(schedule, self._axes, codec, scratch, input.dtype, source, result)
+        traffic = run(schedule, self._axes, codec, scratch, input.dtype, source, result, self.watch, op)
         if not direct:
             rows = result.view(parts_out, -1)[:, : output.numel() * itemsize // parts_out]
             output.copy_(rows.contiguous().view(-1).view(output.dtype).view(output.shape))
@@ -239,26 +344,32 @@ class Session:
             self._codecs[key] = SlotCodec(choice.schedule.codec, parameters, dtype_name(dtype), elements)
         return self._codecs[key]
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of scratch that the session holds now."""
+        return sum(s.held_bytes for s in self._scratch.values())
+
     def report(self) -> dict[str, Any]:
-        """Plain data: what ran how often with which ratio and wire bytes, and what ran natively and why."""
-        return {
-            "used": [
-                {
-                    **dict(zip(("collective", "dtype", "schedule", "codec"), key, strict=True)),
-                    "calls": use.calls,
-                    "ratio": use.traffic.ratio,
-                    "wire_bytes": round(use.traffic.wire_bytes),
-                }
-                for key, use in self.used.items()
-            ],
-            "fallbacks": self.fallback_rows(),
-        }
+        """Plain data: what ran how often with which ratio, times and wire bytes, and what ran natively and why."""
+        return report.document(self)
+
+    def close(self) -> None:
+        """Wait for what still runs, log the report (level info, rank 0), let the groups go; no call afterwards.
+
+        Ran at exit for every session: a transport whose threads outlive the interpreter would abort the process.
+        """
+        self.lane.close()
+        if self.group is not None and self.rank == 0 and self.classes:
+            log.info("%s", report.text(self))
+        self.group = None
+        self._axes.close()
+        _open.discard(self)
 
     def fallback_rows(self) -> list[dict[str, Any]]:
         """Calls that ran natively although a plan was there to follow: collective, dtype, reason, calls."""
         return [
-            {"collective": collective, "dtype": dtype, "reason": reason, "calls": calls}
-            for (collective, dtype, reason), calls in sorted(self.fallbacks.items())
+            {"collective": collective, "dtype": dtype, "reason": reason, "calls": count}
+            for (collective, dtype, reason), count in sorted(self.fallbacks.items())
         ]
 
 
@@ -267,34 +378,9 @@ def has_frames(schedule: Schedule) -> bool:
     return any(stage.op is Op.ENCODE for stage in schedule.stages)
 
 
-def device_of_backend() -> torch.device:
-    """Where the default process group wants its tensors."""
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def _load(plan: Plan | str | os.PathLike[str] | None) -> tuple[Plan | None, str]:
-    if isinstance(plan, Plan):
-        return plan, ""
-    path = plan or os.environ.get("ZIPPLAN_PLAN")
-    return (Plan.load(Path(path)), os.fspath(path)) if path else (None, "")
-
-
-def _check_fit(plan: Plan, ranks_per_node: int) -> None:
-    """Raise PlanError unless the plan fits the job's world."""
-    ranks = dist.get_world_size()
-    if ranks % ranks_per_node:
-        raise ConfigError(f"{ranks} ranks do not fall into nodes of {ranks_per_node} ranks each")
-    nodes = ranks // ranks_per_node
-    shape, planned = (nodes, ranks_per_node), (plan.topology.nodes, plan.topology.ranks_per_node)
-    flat = all(c.schedule.axes <= {Axis.WORLD} for e in plan.entries for c in e.choices)
-    if plan.ranks != ranks or (shape != planned and not flat):
-        advice = f"start {plan.ranks} ranks" if plan.ranks != ranks else f"rehearse with --ranks-per-node {planned[1]}"
-        needs = f"{plan.ranks} ranks ({planned[0]} {'node' if planned[0] == 1 else 'nodes'} × {planned[1]})"
-        raise PlanError(
-            f"plan needs {needs}, job has {ranks} ({nodes} × {ranks_per_node}); {advice}, or make a plan for this job"
-        )
+def device_of(backend: str) -> torch.device:
+    """Where a transport wants its tensors."""
+    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
 
 
 def _rehearsal(plan: Plan, ranks: int, backend: str) -> str | None:
@@ -307,30 +393,3 @@ def _rehearsal(plan: Plan, ranks: int, backend: str) -> str | None:
         planned = f"{made_for.nodes} × {made_for.ranks_per_node}"
         return f"the plan was made for {planned} ranks, here {local} of {ranks} share a host"
     return None
-
-
-def _check_machine(plan: Plan, topology: str) -> None:
-    """Raise PlanError unless the plan was made for this machine, TopologyError when the machine cannot be read."""
-    planned = plan.topology
-    cluster = build_cluster(load_machine(topology), nodes=planned.nodes, ranks_per_node=planned.ranks_per_node)
-    if cluster.fingerprint != planned.fingerprint:
-        found, expected = (f.removeprefix("sha256:")[:12] for f in (cluster.fingerprint, planned.fingerprint))
-        raise PlanError(
-            f"plan was made for topology {planned.name} (fingerprint {expected}), but {topology} has fingerprint "
-            f"{found}; plan again for this machine"
-        )
-
-
-def _switch(name: str) -> bool:
-    """Whether an on/off environment variable is on. Raises ConfigError for anything but 0, 1, on, off or nothing."""
-    value = os.environ.get(name, "").lower()
-    if value not in ("", "0", "1", "on", "off"):
-        raise ConfigError(f"{name}={value!r}: expected 1 or 0")
-    return value in ("1", "on")
-
-
-def _flat_bytes(tensor: Tensor) -> Tensor | None:
-    """The tensor's own memory as flat uint8, or None when it is not one plain run of bytes."""
-    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-        return None
-    return tensor.detach().reshape(-1).view(torch.uint8)

@@ -78,7 +78,7 @@ def test_json_is_all_there_is_on_stdout(torchrun: Launch, plan: Path) -> None:
         else:
             assert row["ratio"] == pytest.approx(row["expected_ratio"], rel=0.03)  # headers weigh in at 64 KiB
             assert row["wire_bytes"] < row["size_bytes"] * factor / 1.35
-    assert any(row["codec"] == "window" for row in rows)
+    assert any(row["codec"] != "raw" for row in rows)
 
 
 def test_table_and_rehearsal_of_two_nodes(torchrun: Launch, tmp_path: Path) -> None:
@@ -143,7 +143,9 @@ def test_a_stalled_rank_ends_the_run(torchrun: Launch, plan: Path) -> None:
     said = [line for line in done.stderr.splitlines() if line.startswith("zipplan: error: ")]
     assert said
     for line in said:
-        assert re.match(r"zipplan: error: rank [013]: [a-z_]+ bf16 1M failed: Timed out waiting 3000ms", line), line
+        begin = r"zipplan: error: rank [013]: [a-z_]+ of 1M bf16 \(call \d+ of 4 ranks\) failed on rank [013] in stage '\w+': "
+        assert re.match(begin, line), line
+        assert line.endswith("no word from rank 2, which ended, stalled or did not make this call"), line
 
 
 def test_repeated_launches(torchrun: Launch, plan: Path) -> None:

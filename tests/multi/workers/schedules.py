@@ -24,7 +24,7 @@ def main(nodes: int) -> None:
     cases = Cases()
     for collective in Collective:
         for schedule in candidates(collective, nodes, world // nodes, CODECS):
-            session = init(plan_of([schedule]), ranks_per_node=world // nodes)
+            session = init(plan_of([schedule]), ranks_per_node=world // nodes, adaptive=False)
             for elements in ELEMENTS:
                 name = f"{collective} {schedule.name} {schedule.codec} {elements}"
                 cases.note(name, one(session, schedule, elements, values_for(collective, elements, world)))

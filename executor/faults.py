@@ -1,0 +1,143 @@
+"""When a collective fails: every rank learns which ranks failed, in which stage and why, and none waits for ever.
+
+A rank that fails writes one line into the job's store. A rank that waits looks there every second, so it leaves as
+soon as a peer has failed, and otherwise when the transport's own timeout ends the wait. Nothing is written or read
+while all is well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from zipplan.planner.errors import CollectiveError, ZipplanError
+
+LOOK = timedelta(seconds=1)
+"""How often a waiting rank looks for failed peers; a chosen number: one small request to the store."""
+
+GRACE_S = 3.0
+"""How long a failed rank listens to what its peers say before it calls the others silent; three looks."""
+
+
+class PeerFailed(Exception):
+    """A peer has written that it failed, while this rank was waiting for the transport."""
+
+
+class Watch:
+    """Follows the collectives of one group. `stage` is where the current one is; `broken` the first failure, if any."""
+
+    def __init__(self, store: Any, rank: int, ranks: int, device: torch.device) -> None:
+        self.store, self.rank, self.ranks = store, rank, ranks
+        self.sliced = device.type == "cpu"  # elsewhere wait() only orders streams
+        self.stage = ""
+        self.broken: CollectiveError | None = None
+        self._left: list[Any] = []
+
+    def wait(self, handle: Any, *kept: Any) -> None:
+        """Wait for a transport's handle. Raises PeerFailed or what the transport raises; then `kept` stays alive."""
+        if not self.sliced:
+            handle.wait()
+            return
+        try:
+            while True:
+                try:
+                    handle.wait(LOOK)
+                    return
+                except RuntimeError:
+                    if handle.is_completed():
+                        handle.wait()  # ended just now, or raises the transport's own error
+                        return
+                    if self._said_by_peers():
+                        raise PeerFailed("a peer failed") from None
+        except BaseException:
+            self._left += [handle, *kept]  # the transport may still write there
+            raise
+
+    @contextlib.contextmanager
+    def following(self, what: Callable[[], str]) -> Iterator[None]:
+        """Around one collective: anything that fails inside becomes a CollectiveError that all ranks hear of.
+
+        `what` names the call. Errors that all ranks raise alike before data moves (other ZipplanErrors than codec
+        errors) pass unchanged.
+        """
+        if self.broken is not None:
+            raise self.broken
+        self.stage = "start"
+        try:
+            yield
+        except CollectiveError as error:
+            self.broken = error
+            raise
+        except ZipplanError as error:
+            if type(error).__name__ != "CodecError":
+                raise
+            raise self._failed(what(), error, own=True) from error
+        except PeerFailed as error:
+            raise self._failed(what(), error, own=False) from None
+        except MemoryError as error:
+            raise self._failed(what(), error, own=True) from error
+        except RuntimeError as error:
+            own = isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+            raise self._failed(what(), error, own=own) from error
+
+    def _failed(self, what: str, error: BaseException, own: bool) -> CollectiveError:
+        text = first_sentence(error)
+        stage = self.stage
+        self._say(f"{'first' if own else 'then'}\t{stage}\t{text}")
+        said = {} if own else self._listen()
+        parts = [f"{what} failed on rank {self.rank} in stage {stage!r}: {text}"]
+        for rank, line in sorted(said.items()):
+            kind, at, reason = line.split("\t", 2)
+            if kind == "first":
+                parts.append(f"rank {rank} failed first, in stage {at!r}: {reason}")
+        silent = [r for r in range(self.ranks) if r != self.rank and r not in said]
+        if not own and silent and not any(line.startswith("first") for line in said.values()):
+            one = len(silent) == 1
+            names = ", ".join(map(str, silent))
+            parts.append(
+                f"no word from rank{'' if one else 's'} {names}, which ended, stalled or did not make this call"
+            )
+        self.broken = CollectiveError("; ".join(parts), stage=stage, silent=silent if not own else [])
+        return self.broken
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the store may have ended with the rank that held it
+            self.store.set(str(self.rank), line)
+
+    def _said_by_peers(self) -> dict[int, str]:
+        said = {}
+        with contextlib.suppress(RuntimeError):
+            for rank in range(self.ranks):
+                if rank != self.rank and self.store.check([str(rank)]):
+                    said[rank] = self.store.get(str(rank)).decode(errors="replace")
+        return said
+
+    def _listen(self) -> dict[int, str]:
+        """What peers say within GRACE_S; less when one of them failed first or all have spoken."""
+        end = time.monotonic() + GRACE_S
+        while True:
+            said = self._said_by_peers()
+            done = len(said) == self.ranks - 1 or any(line.startswith("first") for line in said.values())
+            if done or time.monotonic() > end:
+                return said
+            time.sleep(0.1)
+
+
+def first_sentence(error: BaseException) -> str:
+    """The error's first sentence without a transport's source positions."""
+    text = str(error).split("] ", 1)[-1] if str(error).startswith("[") else str(error)
+    text = (text.strip() or type(error).__name__).splitlines()[0].split(". ")[0]
+    return f"{type(error).__name__}: {text}" if isinstance(error, ZipplanError | MemoryError) else text
+
+
+def store_of(members: Sequence[int], number: int) -> Any:
+    """A corner of the job's store for the `number`-th session of these ranks; equal on all of them."""
+    store = dist.distributed_c10d._get_default_store()
+    return PrefixStore(f"zipplan/{'-'.join(map(str, members))}/{number}", store)

@@ -1,0 +1,168 @@
+"""`init`: load a plan, agree on it with all ranks, make a Session."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zipplan.executor import environment, faults, native
+from zipplan.executor.agree import Item, agree
+from zipplan.executor.session import Session, Switches, device_of
+from zipplan.planner.errors import ConfigError, PlanError, ZipplanError
+from zipplan.planner.plan import Plan
+from zipplan.planner.schedule import Axis
+from zipplan.planner.topology import build_cluster, load_machine
+
+log = logging.getLogger("zipplan")
+
+_sessions: dict[tuple[int, ...], Session] = {}
+_made: Counter[tuple[int, ...]] = Counter()
+
+
+def init(
+    plan: Plan | str | os.PathLike[str] | None = None,
+    *,
+    ranks_per_node: int | None = None,
+    topology: str | None = None,
+    timeout: timedelta | None = None,
+    group: Any = None,
+    adaptive: bool = True,
+) -> Session:
+    """Load the plan, agree with all ranks of a process group, make groups of nodes. A collective call of that group.
+
+    plan: a Plan, a path, or None for the path in ZIPPLAN_PLAN (unset: everything runs natively, counted).
+    ranks_per_node: how the group's ranks lie on nodes; None: torchrun's LOCAL_WORLD_SIZE (of a sub-group: all on one).
+    topology: the machine at hand (shipped name or file), to be compared with the plan's; None: not compared. timeout:
+    of the groups made here; None: torch's default. group: None for all ranks. adaptive: stop compressing a
+    class of tensors while it does not pay; False: follow the plan to the letter. Raises PlanError, AgreementError,
+    ConfigError and what reading plan or topology raises, alike on every rank.
+    """
+    if not dist.is_initialized():
+        raise ConfigError(
+            "no process group: call torch.distributed.init_process_group() before zipplan.executor.init()"
+        )
+    whole = group is None or group is dist.group.WORLD
+    group = dist.group.WORLD if group is None else group
+    local = ranks_per_node or (int(os.environ.get("LOCAL_WORLD_SIZE", group.size())) if whole else group.size())
+
+    members = tuple(dist.get_process_group_ranks(group))
+    _made[members] += 1
+    store = faults.store_of(members, _made[members])
+
+    def make(ranks: list[int]) -> Any:
+        return dist.new_group([members[r] for r in ranks], timeout=timeout, use_local_synchronization=not whole)
+
+    session = start(plan, local, topology, group, dist.get_backend(group), store, make, adaptive)
+    _sessions[members] = session
+    return session
+
+
+def current(group: Any = None) -> Session:
+    """The session of the last `init` on this group (None: all ranks). Raises ConfigError when there is none."""
+    members = tuple(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))
+    if members not in _sessions:
+        raise ConfigError(
+            f"no session for ranks {list(members)}: call zipplan.executor.init(plan"
+            f"{', group=group' if group is not None else ''}) first, on each of them"
+        )
+    return _sessions[members]
+
+
+def start(
+    plan: Plan | str | os.PathLike[str] | None, ranks_per_node: int, topology: str | None, group: Any, backend: str,
+    store: Any, make: native.Make, adaptive: bool = True, must_fit: bool = True,
+) -> Session:  # fmt: skip
+    """Load, agree, make a Session on any group of transport `backend`; see `init`. `make`, `store`: see Session.
+
+    must_fit: raise PlanError when the plan is not for as many ranks; False: then everything runs natively, counted.
+    """
+    loaded, path, problem, misfit = None, "", None, ""
+    switches = Switches()
+    try:
+        environment.check_names()
+        disabled = environment.read(environment.DISABLE) == "1"
+        switches = Switches(disabled, environment.read(environment.CHECK), adaptive)
+        _set_log_level()
+        loaded, path = _load(plan)
+        if loaded is not None:
+            try:
+                _check_fit(loaded, group.size(), ranks_per_node)
+            except PlanError as error:
+                if must_fit:
+                    raise
+                loaded, misfit = None, f"this group: {error}"
+            if topology is not None:
+                _check_machine(loaded, topology)
+    except ZipplanError as error:
+        problem = error
+    held = loaded.hash.removeprefix("sha256:") if loaded else "not loaded" if problem else "none"
+    versions = f"zipplan {importlib.metadata.version('zipplan')}, torch {torch.__version__}"
+    agree(
+        [
+            Item("plan", held, f"{held[:12]}{path and f' ({path})'}"),
+            Item("start-up", str(problem), str(problem) if problem else "no problem"),
+            Item("versions", versions, versions),
+            Item("switch ZIPPLAN_DISABLE", str(switches.disabled), "on" if switches.disabled else "off"),
+            Item("switch ZIPPLAN_CHECK", switches.check, switches.check),
+            Item("adaptive", str(adaptive), str(adaptive)),
+            Item("ranks per node", str(ranks_per_node), str(ranks_per_node)),
+        ],
+        device_of(backend),
+        group,
+    )
+    if problem is not None:
+        raise problem
+    session = Session(loaded, ranks_per_node, switches, group, backend, store, make)
+    session.no_plan = misfit or "no plan"
+    return session
+
+
+def _set_log_level() -> None:
+    """As ZIPPLAN_LOG says; to stderr where the program has set up no logging of its own."""
+    log.setLevel(environment.read(environment.LOG).upper())
+    if log.isEnabledFor(logging.INFO) and not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("zipplan: %(message)s"))
+        log.addHandler(handler)
+
+
+def _load(plan: Plan | str | os.PathLike[str] | None) -> tuple[Plan | None, str]:
+    if isinstance(plan, Plan):
+        return plan, ""
+    path = plan or os.environ.get("ZIPPLAN_PLAN")
+    return (Plan.load(Path(path)), os.fspath(path)) if path else (None, "")
+
+
+def _check_fit(plan: Plan, ranks: int, ranks_per_node: int) -> None:
+    """Raise PlanError unless the plan fits the group's ranks."""
+    if ranks % ranks_per_node:
+        raise ConfigError(f"{ranks} ranks do not fall into nodes of {ranks_per_node} ranks each")
+    nodes = ranks // ranks_per_node
+    shape, planned = (nodes, ranks_per_node), (plan.topology.nodes, plan.topology.ranks_per_node)
+    flat = all(c.schedule.axes <= {Axis.WORLD} for e in plan.entries for c in e.choices)
+    if plan.ranks != ranks or (shape != planned and not flat):
+        advice = f"start {plan.ranks} ranks" if plan.ranks != ranks else f"rehearse with --ranks-per-node {planned[1]}"
+        needs = f"{plan.ranks} ranks ({planned[0]} {'node' if planned[0] == 1 else 'nodes'} × {planned[1]})"
+        raise PlanError(
+            f"plan needs {needs}, job has {ranks} ({nodes} × {ranks_per_node}); {advice}, or make a plan for this job"
+        )
+
+
+def _check_machine(plan: Plan, topology: str) -> None:
+    """Raise PlanError unless the plan was made for this machine, TopologyError when the machine cannot be read."""
+    planned = plan.topology
+    cluster = build_cluster(load_machine(topology), nodes=planned.nodes, ranks_per_node=planned.ranks_per_node)
+    if cluster.fingerprint != planned.fingerprint:
+        found, expected = (f.removeprefix("sha256:")[:12] for f in (cluster.fingerprint, planned.fingerprint))
+        raise PlanError(
+            f"plan was made for topology {planned.name} (fingerprint {expected}), but {topology} has fingerprint "
+            f"{found}; plan again for this machine"
+        )
