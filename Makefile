@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONSTRAINTS := requirements/constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+# The codec to compare with in `codec bench`; nothing else needs it, so a machine that cannot build it goes without.
+PEER := zipnn==0.5.4
 FOLDERS := planner executor kernels topologies
 SOURCES := $(wildcard kernels/csrc/*.cpp kernels/csrc/*.h)
 
@@ -25,6 +27,7 @@ $(STAMP): pyproject.toml setup.py $(CONSTRAINTS) $(SOURCES)
 	@echo "installing zipplan and its tools into $(VENV) (about a minute the first time)"
 	@$(PIP) install --upgrade -c $(CONSTRAINTS) pip setuptools
 	@$(PIP) install -c $(CONSTRAINTS) --no-build-isolation --group dev --editable '.[torch,plot]'
+	@$(PIP) install -c $(CONSTRAINTS) $(PEER) >/dev/null 2>&1 || echo "$(PEER) does not build here (it needs Python.h): codec bench goes without it" >&2
 	@test -z "$(filter %.cpp,$(SOURCES))" || ls kernels/_cpu*.so >/dev/null 2>&1 || echo "the C++ codec did not compile and is left out; see why with: $(BIN)/python setup.py build_ext --inplace; once mended: make -B setup" >&2
 	@mkdir -p $(VENV)/typed/zipplan && for folder in $(FOLDERS); do ln -sfn ../../../$$folder $(VENV)/typed/zipplan/$$folder; done
 	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -135,9 +136,11 @@ def job(codec: Codec, backend: str, profile: str, threads: int, raw: np.ndarray,
 
 def zipnn_job(raw: np.ndarray, threads: int) -> Work:
     """The zipnn package on the same bf16 bytes (https://github.com/zipnn/zipnn). It allocates what it returns."""
-    coder = import_module("zipnn").ZipNN(
-        method="auto", input_format="byte", bytearray_dtype="bfloat16", threads=threads
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its import calls what torch has deprecated
+        coder = import_module("zipnn").ZipNN(
+            method="auto", input_format="byte", bytearray_dtype="bfloat16", threads=threads
+        )
     data = raw.tobytes()
     packed = coder.compress(bytearray(data))  # it changes its input in place: a fresh copy each time, not timed
     if bytes(coder.decompress(packed)) != data:
