@@ -7,7 +7,8 @@
     ├── SimulationError  a simulation that cannot finish or met an impossible delay
     ├── PlanError        a plan file that is broken, or that does not fit the job
     ├── CodecError       a frame, a buffer or a dtype that the codec refuses
-    ├── AgreementError   ranks that do not hold the same plan, versions or switches
+    ├── AgreementError   ranks that do not hold the same plan, versions or switches, or do not make the same call
+    ├── CollectiveError  a collective that began and did not end well
     └── DeviceError      a GPU, a driver or a compiler that is missing or too old
 
 A leaf module: every package may import it, and it imports nothing of ours.
@@ -55,7 +56,14 @@ class CodecError(ZipplanError):
 
 
 class AgreementError(ZipplanError):
-    """Ranks differ in plan, versions or switches; names the ranks by value."""
+    """Ranks differ in plan, versions, switches or in the call that they make; names the ranks by value."""
+
+
+class CollectiveError(ZipplanError, RuntimeError):
+    """A collective began and did not end well; names it, the stage and the ranks. A RuntimeError, as torch's own are.
+
+    The session that raised it raises it again for every later call: the transport's state is unknown.
+    """
 
 
 class DeviceError(ZipplanError):
