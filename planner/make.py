@@ -30,7 +30,7 @@ def make_plan(
 ) -> Plan:
     """Plan every collective at every size (bytes, as nccl-tests counts them). Raises ConfigError without sizes.
 
-    `settings` of the codec stand in the plan as part of its calibration; those of the machine are in its fingerprint.
+    `settings` beside the machine stand in the plan as part of its calibration; the others are in its fingerprint.
     """
     if not sizes or not collectives:
         raise ConfigError("nothing to plan: name at least one --collective and one --size")
@@ -44,7 +44,7 @@ def make_plan(
 
 def calibration_of(settings: Settings) -> str:
     """Where the codec's numbers come from, as the plan says it."""
-    return f"machine file {settings.codec_part}".strip()
+    return f"machine file {settings.beside_machine}".strip()
 
 
 def plan_of(cluster: Cluster, entries: Sequence[Entry], settings: Settings) -> Plan:

@@ -13,7 +13,6 @@ from zipplan.planner.schedule import Collective, Op, Schedule
 from zipplan.planner.settings import UNCHANGED, Settings
 from zipplan.planner.simulate import Timeline, simulate
 from zipplan.planner.topology import Cluster, Link
-from zipplan.planner.transport import Transport
 from zipplan.planner.units import PS_PER_SECOND, format_bandwidth, format_time
 from zipplan.planner.verify import verify
 
@@ -75,13 +74,13 @@ class Search:
     ) -> None:
         """`codec`: "auto" tries every codec that serves `dtype`. Raises ConfigError for one that does not serve it.
 
-        `settings`: only those of codec and ranks count; the cluster has the others already.
+        `settings`: only those that are not part of the cluster count.
         """
         self.cluster, self.dtype, self.profile = cluster, dtype, profile
         codecs: Sequence[str] = CODECS.get(dtype, ()) if codec == "auto" else () if codec == "raw" else (codec,)
         self.wires = {c: settings.wire(wire(c, dtype, profile)) for c in ("raw", *codecs)}
         self.rates = {c: settings.rates(Rates.of(cluster, c)) for c in self.wires}
-        self.transport = Transport(cluster, algorithm)
+        self.transport = settings.transport(cluster, algorithm)
         self.skew = settings.skew(cluster.ranks)
         self.schedules = list(candidates(collective, cluster.nodes, cluster.ranks_per_node, codecs))
         for schedule in self.schedules:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.simulate import Skew
-from zipplan.planner.topology import Gpu, Machine
-from zipplan.planner.topology.model import LINK_KINDS
+from zipplan.planner.topology import Cluster, Gpu, Machine
+from zipplan.planner.topology.model import LINK_KINDS, Network
+from zipplan.planner.transport import Transport
 from zipplan.planner.units import parse_bandwidth, parse_time
 
 SOURCE = "changed by --set"
@@ -43,7 +44,7 @@ Apply = Callable[[Machine, Value], Machine]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key. `change` makes another machine; keys of codec and ranks have none: see `Settings`."""
+    """One key. `change` makes another machine; what is not part of a machine has none: see `Settings`."""
 
     key: str
     unit: str
@@ -190,6 +191,21 @@ def _transport(field: str) -> Apply:
     return change
 
 
+def _nvls(machine: Machine, value: Value) -> Machine:
+    plain = machine.transport.model_copy(update={"nvls": None})
+    if not machine.model_copy(update={"transport": plain}).full_transport().nvls:
+        raise _refuse(machine, "transport.nvls", "has no NVSwitch that reduces")
+    return machine.model_copy(update={"transport": machine.transport.model_copy(update={"nvls": value.fixed})})
+
+
+def _network(machine: Machine, value: Value) -> Machine:
+    if machine.transport.kind != "nccl":
+        raise _refuse(machine, "transport.network", f"runs {machine.transport.kind}, not nccl")
+    if value.fixed not in get_args(Network):
+        raise ConfigError(f"transport.network: unknown {value.text!r}; {nearest(value.text, get_args(Network))}")
+    return machine.model_copy(update={"transport": machine.transport.model_copy(update={"network": value.fixed})})
+
+
 def _gpu(field: str) -> Apply:
     def change(machine: Machine, value: Value) -> Machine:
         if machine.gpu is None:
@@ -236,6 +252,10 @@ SETTINGS: dict[str, Setting] = {
         Setting("transport.step_inter", "time", "one step across nodes", _transport("step_inter")),
         Setting("transport.efficiency_intra", "share", "of the link rate, in a node", _transport("efficiency_intra")),
         Setting("transport.efficiency_inter", "share", "of the rate across nodes", _transport("efficiency_inter")),
+        Setting("transport.nvls", "switch", "the NVSwitch reduces and multicasts (NVLink SHARP)", _nvls),
+        Setting("transport.network", "name", "infiniband (RoCE too), efa or slingshot", _network),
+        Setting("transport.channels", "count", "at most so many channels (NCCL_MAX_NCHANNELS)"),
+        Setting("transport.start", "name", "who calls NCCL: process, threads or framework"),
         Setting("codec.speed", "rate", "encode and decode, raw bytes on one rank"),
         Setting("codec.encode", "rate", "encode, raw bytes on one rank"),
         Setting("codec.decode", "rate", "decode, raw bytes on one rank"),
@@ -289,6 +309,19 @@ class Settings:
                 machine = setting.change(machine, setting.parse(text))
         return machine
 
+    def transport(self, cluster: Cluster, algorithm: str) -> Transport:
+        """The transport with its limits. Raises ConfigError when the limit changes nothing on this cluster."""
+        given = dict(self.values)
+        channels = int(given["transport.channels"]) if "transport.channels" in given else None
+        if "transport.start" in given and cluster.transport.kind != "nccl":
+            raise _refuse(cluster.machine, "transport.start", f"runs {cluster.transport.kind}, not nccl")
+        made = Transport(cluster, algorithm, channels=channels, start=given.get("transport.start", "process"))
+        used = made.constants.channels
+        if channels and (channels >= used or made.running.protocols == made.constants.protocols):
+            why = f"uses {used} channels and knows no lower rate for {channels}"
+            raise _refuse(cluster.machine, "transport.channels", why)
+        return made
+
     def rates(self, rates: Rates) -> Rates:
         """Codec speed of one rank."""
         for key, text in self.values:
@@ -322,7 +355,7 @@ class Settings:
         return " ".join(f"{key}={value}" for key, value in self.values)
 
     @property
-    def codec_part(self) -> Settings:
+    def beside_machine(self) -> Settings:
         """What does not show in the machine's fingerprint."""
         return Settings(tuple((k, v) for k, v in self.values if SETTINGS[k].change is None))
 

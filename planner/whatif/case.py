@@ -49,7 +49,7 @@ class Where:
         content = {f: v for f, v in vars(self).items() if f not in ("machine", "settings", "at")}
         with self.named():
             content["machine"] = self.settings.machine(self.machine)
-        parts = [_sources(), content, self.settings.codec_part.values]
+        parts = [_sources(), content, self.settings.beside_machine.values]
         text = json.dumps(parts, sort_keys=True, default=lambda model: model.model_dump(mode="json"))
         return hashlib.sha256(text.encode()).hexdigest()
 

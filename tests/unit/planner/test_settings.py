@@ -18,7 +18,7 @@ from zipplan.planner.topology import Cluster, Machine, build_cluster, load_machi
 # A machine that has a use for each key; lab and loopback have no GPU.
 MACHINES = ("hgx-h100", "a6000x8-200g", "gh200-quad", "mi300x-8", "lab", "loopback")
 VALUES = {"rate": "0.5x", "time": "1.5x", "share": "0.5x", "ratio": "0.9x", "times": "2", "count": "3"}
-NAMES = {"fabric.routing": "hash", "gpu.model": "A100"}
+NAMES = {"fabric.routing": "hash", "transport.network": "efa", "gpu.model": "A100"}
 
 
 def value_for(setting: Setting) -> str:
@@ -64,11 +64,42 @@ def test_a_codec_key_changes_codec_numbers_alone(key: str) -> None:
     assert settings.machine(machine) == machine
     assert (settings.rates(rates), settings.wire(coded)) != (rates, coded)
     assert settings.wire(wire("raw", "bf16", parse_profile("gaussian"))).ratio == 1
-    assert settings.codec_part == settings
+    assert settings.beside_machine == settings
 
 
 def test_settings_are_of_the_machine_the_codec_or_the_ranks() -> None:
-    assert {k.partition(".")[0] for k, s in SETTINGS.items() if not s.change} == {"codec", "ranks"}
+    assert {k.partition(".")[0] for k, s in SETTINGS.items() if not s.change} == {"codec", "ranks", "transport"}
+
+
+def simulated(topology: str, collective: Collective, *changes: str, nodes: int = 1) -> int:
+    settings = Settings.read(changes)
+    cluster = build_cluster(settings.machine(load_machine(topology)), nodes=nodes)
+    search = Search(cluster, collective, "bf16", parse_profile("gaussian"), settings=settings)
+    return search.run(search.schedules[0], 256 << 20).time
+
+
+def test_limits_of_the_transport_change_times() -> None:
+    """The examples of the command line's contract: --set nvls=off, --set channels=8."""
+    reduce = Collective.ALL_REDUCE
+    assert simulated("hgx-h100", reduce, "nvls=off") > simulated("hgx-h100", reduce)
+    times = [simulated("hgx-b200", reduce, f"channels={n}") for n in (1, 2, 4, 8)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[3] > simulated("hgx-b200", reduce, "nvls=off") * 0.5
+    assert simulated("hgx-h100", reduce, "transport.start=framework") > simulated("hgx-h100", reduce)
+
+
+@pytest.mark.parametrize(
+    ("topology", "text", "words"),
+    [
+        ("hgx-b200", "channels=64", "uses 32 channels"),
+        ("lab", "channels=8", "would change nothing"),
+        ("lab", "transport.start=threads", "runs gloo"),
+        ("hgx-h100", "transport.start=magic", "valid: framework, process, threads"),
+    ],
+)
+def test_limits_that_would_change_nothing_are_refused(topology: str, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        simulated(topology, Collective.ALL_GATHER, text)
 
 
 def test_all_tokens_on_one_expert_make_one_link_hot() -> None:
@@ -150,6 +181,9 @@ def test_bad_texts_are_refused(text: str, words: str) -> None:
     [
         ("lab", "link.nvlink.latency=1us", "lab has no nvlink links"),
         ("lab", "gpu.model=H100", "lab has no GPU"),
+        ("lab", "transport.network=efa", "runs gloo"),
+        ("hgx-a100", "nvls=off", "no NVSwitch that reduces"),
+        ("hgx-h100", "transport.network=token-ring", "valid: efa, infiniband, slingshot"),
         ("lab", "link.loopback.latency=2x", "2x of that is 0"),
         ("loopback", "link.nic.latency=1us", "no NIC in use"),
         ("loopback", "link.loopback.latency=1us", "unlike values"),
