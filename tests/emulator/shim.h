@@ -1,5 +1,5 @@
 // CUDA's built-ins on the CPU, as far as the codec's kernels use them: one block at a time, a fiber per thread, and a
-// scheduler that picks the next fiber at random from a seed. It stops a launch, and says where, when
+// scheduler that picks the next warp at random from a seed. It stops a launch, and says where, when
 //   - a lane calls a warp collective without being in its mask, or lanes of a warp meet in different ones (divergence);
 //   - a collective or barrier waits for lanes that have left the kernel, or all wait (deadlock);
 //   - threads of a block meet in different barriers;
@@ -187,19 +187,28 @@ inline void run_block(unsigned threads) {
         makecontext(&f.context, start, 0);
 #endif
     }
-    // Each round runs every fiber that can run, from a random one on, up or down: cheap, and no order that code could rely on.
+    // A random warp runs for a random while, its lanes up or down: warps drift apart, and no order can be relied on.
+    const unsigned all = (unsigned)warps.size();
     while (live && failure.empty()) {
         bool ran = false;
-        unsigned from = (unsigned)(random() % threads), step = seed ? (random() & 1 ? 1 : threads - 1) : 1;
-        for (unsigned i = 0, k = seed ? from : 0; i < threads && failure.empty(); i++, k = (k + step) % threads) {
-            Fiber& f = fibers[k];
-            if (f.done || f.waiting) continue;
-            ran = true, now = k, threadIdx = {k, 0, 0};
+        const unsigned from = (unsigned)(random() % all);
+        for (unsigned i = 0; i < all && !ran && failure.empty(); i++) {
+            const unsigned first = (from + i) % all * 32, lanes = threads - first < 32 ? threads - first : 32;
+            const bool down = random() & 1;
+            for (unsigned steps = 1 + random() % 24, moved = 1; steps && moved && failure.empty(); steps--) {
+                moved = 0;
+                for (unsigned l = 0; l < lanes && failure.empty(); l++) {
+                    const unsigned k = first + (down ? lanes - 1 - l : l);
+                    Fiber& f = fibers[k];
+                    if (f.done || f.waiting) continue;
+                    ran = true, moved = 1, now = k, threadIdx = {k, 0, 0};
 #if defined(__x86_64__)
-            zp_shim_switch(&home, f.sp);
+                    zp_shim_switch(&home, f.sp);
 #else
-            swapcontext(&home, &f.context);
+                    swapcontext(&home, &f.context);
 #endif
+                }
+            }
         }
         if (!ran && failure.empty() && live) {
             now = 0;
