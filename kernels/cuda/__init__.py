@@ -210,7 +210,7 @@ def count(codec: Codec, tensor: Tensor, what: str) -> int:
 def room(tensor: Tensor, size: int, what: str, *, exact: bool = False, boundary: int = 16) -> None:
     """CodecError unless it is a contiguous CUDA tensor of `size` bytes that starts on `boundary`."""
     if not getattr(tensor, "is_cuda", False) or not tensor.is_contiguous():
-        found = f"one on {tensor.device}" if hasattr(tensor, "device") else type(tensor).__name__
+        found = f"{type(tensor).__name__} on {getattr(tensor, 'device', 'no device')}"
         raise CodecError(f"{what}: expected a contiguous CUDA tensor, found {found}; zipplan.kernels takes CPU arrays")
     if tensor.nbytes < size or (exact and tensor.nbytes != size):
         raise CodecError(f"{what}: expected {'exactly' if exact else 'at least'} {size} bytes, found {tensor.nbytes}")
