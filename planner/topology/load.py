@@ -44,7 +44,7 @@ def load_described(name_or_path: str, *, gpu: str | None = None) -> Imported:
     """Like load_machine, with what was read, assumed and unknown (empty for a TOML file)."""
     text = read_text(name_or_path)
     name = "stdin" if name_or_path == "-" else name_or_path
-    if looks_importable(text):
+    if "\n[[node]]" not in text and looks_importable(text):
         return import_text(text, name=name, gpu=gpu)
     return Imported(parse_machine(text, name), "toml")
 
@@ -74,12 +74,25 @@ def read_text(name_or_path: str) -> str:
         raise TopologyError(
             f"{where} is empty; expected TOML, nvidia-smi topo -m, rocm-smi --showtopo, NCCL XML or ibnetdiscover"
         )
-    for encoding in ("utf-16",) if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig",):
+    return _decoded(data, where)
+
+
+def _decoded(data: bytes, where: str) -> str:
+    """Text of UTF-8, of UTF-16 as Windows shells write it (with or without a mark), or of an old 8-bit code page."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        order = ["utf-16"]
+    elif b"\0" in data:
+        order = ["utf-16-le" if data[1:2] == b"\0" else "utf-16-be"]
+    else:
+        order = ["utf-8-sig", "cp1252"]
+    for encoding in order:
         try:
-            return data.decode(encoding)
+            text = data.decode(encoding)
         except UnicodeDecodeError:
-            pass
-    raise TopologyError(f"{where} is not text (not UTF-8 at all); expected a topology file")
+            continue
+        if "\0" not in text:
+            return text
+    raise TopologyError(f"{where} is not text; expected a topology file")
 
 
 def parse_machine(text: str, where: str) -> Machine:

@@ -12,7 +12,16 @@ from zipplan.planner.errors import TopologyError
 from zipplan.planner.topology.catalogue import GpuFacts, find_gpu, gpu_facts, gpus
 from zipplan.planner.topology.model import Machine
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\[[0-9;]{1,5}m(?=GPU|NIC|CPU|\s)")
+_ANSI = re.compile(r"(?:\x1b|\^\[)\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\[[0-9;]{1,5}m(?=GPU|NIC|CPU|\s|$)")
+_TAGS = (
+    re.compile(r"\[\d+,\d+\]<std(?:out|err)>: ?"),
+    re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\S+ ?"),
+    re.compile(r"[\w.-]+: ?"),
+    re.compile(r"\s*\|"),
+    re.compile(r"\s*\d+(?: *[:|]|\t| {2})"),
+)
+"""What stands before every line of a pasted text: mpirun, log times, host or task names (pdsh, srun -l), a table's bar,
+line numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +48,33 @@ class Notes:
 
 
 def clean(text: str) -> list[str]:
-    """Lines without terminal escapes, carriage returns and trailing blanks; tabs stay."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ").replace("\ufeff", "")
-    return [_ANSI.sub("", line).rstrip(" ") for line in text.split("\n")]
+    """Lines without terminal escapes, quoting, tags before every line, carriage returns and trailing blanks.
+
+    Tabs stay, and so does the number of lines, which errors name. Markdown tables become tabs.
+    """
+    text = re.sub(r"\r+\n?", "\n", text)
+    for odd, plain in (("\u00a0", " "), ("&nbsp;", " "), ("\ufeff", "")):
+        text = text.replace(odd, plain)
+    lines = [_ANSI.sub("", line).rstrip(" ") for line in text.split("\n")]
+    if sum(line.startswith("> ") for line in lines) > 1:
+        lines = [re.sub(r"^(?:>[ ]?)+", "", line) for line in lines]
+    lines = ["" if line.lstrip().startswith("```") else line for line in lines]
+    return _untagged(lines)
+
+
+def _untagged(lines: list[str]) -> list[str]:
+    full = [line for line in lines if line.strip()]
+    for tag in _TAGS:
+        heads = [tag.match(line) for line in full]
+        found = [head[0].rstrip() for head in heads if head is not None]
+        if len(full) < 2 or len(found) < len(full):
+            continue
+        if tag.pattern.startswith("[\\w") and len(set(found)) > 1:
+            continue  # a list of names and values, not the output of one host
+        rows = [tag.sub("", line, count=1) for line in lines]
+        bars = tag.pattern.endswith(r"\|") and sum(line.count("|") for line in rows) > len(full)
+        return [line.replace("|", "\t") for line in rows] if bars else rows
+    return lines
 
 
 def source_of(lines: list[str], where: str, tool: str) -> str:

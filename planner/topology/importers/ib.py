@@ -115,6 +115,7 @@ def import_iblinkinfo(lines: list[str], *, name: str, where: str, gpu: str | Non
     """Text → Machine whose nodes are the hosts; ports that are down are left out. Raises TopologyError."""
     net = Net()
     kind, owner = "", ""
+    named: dict[str, str] = {}
     pending: list[tuple[End, End, str, str, int]] = []
     for number, line in enumerate(lines, 1):
         if "==(" not in line:
@@ -127,10 +128,16 @@ def import_iblinkinfo(lines: list[str], *, name: str, where: str, gpu: str | Non
             if re.search(r"Down/|Disabled|Polling", line) or '""' in line:
                 continue
             raise TopologyError(f"{where}: line {number}: cannot read {line.strip()[:80]!r}")
-        if not kind:
+        single = re.match(r'\s*0x[0-9a-fA-F]+\s+"\s*([^"]*)"', line)  # iblinkinfo -l: each line names its owner
+        if single:
+            named.setdefault(arrow[1], single[1].strip())
+        elif not kind:
             raise TopologyError(f"{where}: line {number}: a link before any CA: or Switch: line; was the top cut off?")
-        net.device(arrow[1], owner, kind == "Switch", where)
+        else:
+            net.device(arrow[1], owner, kind == "Switch", where)
         pending.append(((arrow[1], int(arrow[2])), (arrow[4], int(arrow[5])), arrow[3], arrow[6], number))
+    for ident, called in named.items():  # no line says what a device is, but adapters end in the name of the device
+        net.device(ident, called, re.search(r"\s(mlx|HCA|ib|hfi|qib|roce|rdma)\S*$", called) is None, where)
     for here, there, state, peer, number in pending:
         if there[0] not in net.names:
             net.device(there[0], peer, False, where)
@@ -139,8 +146,8 @@ def import_iblinkinfo(lines: list[str], *, name: str, where: str, gpu: str | Non
 
 
 def _signalled(state: str, where: str, number: int) -> int:
-    told = re.match(r"(\d+)X\s+([0-9.]+)\s*Gbps", state)
-    speed = _SIGNAL.get(float(told[2])) if told else None
+    told = re.match(r"(\d+)X\s+([0-9.]+)\s*Gbps(?: \((FDR10)\))?", state)
+    speed = told and (told[3] or next((n for f, n in _SIGNAL.items() if abs(f / float(told[2]) - 1) < 0.01), None))
     if told is None or speed is None:
         raise TopologyError(
             f"{where}: line {number}: no link rate in {state.strip()!r}; expected such as 4X 25.78125 Gbps"
@@ -155,6 +162,17 @@ def _machine(net: Net, tool: str, lines: list[str], name: str, where: str, gpu: 
         raise TopologyError(f"{where}: no host adapter in it, only {len(net.switches)} switches")
     facts = choose_gpu(gpu, None, "a fabric names no GPU", where, notes)
     size, many = Counter(len(ports) for ports in hosts.values()).most_common(1)[0]
+    for host, adapters in hosts.items():
+        twice = [name for name, n in Counter(adapter for adapter, _, _ in adapters).items() if n > 1]
+        if twice:
+            raise TopologyError(
+                f"{where}: host {host!r} has adapter {twice[0]} twice, so several hosts have this name; give each its "
+                "own node description (rdma-ndd, or /sys/class/infiniband/*/node_desc) and run the tool again"
+            )
+    if unnamed := [h for h in hosts if h.startswith(("H-", "0x")) or h.isdigit()]:
+        notes.warnings.append(
+            f"{len(unnamed)} adapters have no host name, so each counts as a host of its own; set node descriptions"
+        )
     kept = sorted((h for h in hosts if len(hosts[h]) == size), key=natural)
     others = sorted(set(hosts) - set(kept), key=natural)
     notes.read.append(

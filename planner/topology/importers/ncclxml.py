@@ -42,15 +42,26 @@ class _Found:
     others: Counter[str] = field(default_factory=Counter)
 
 
+_OPENS = re.compile(r"\s*<(\?xml|!|[a-zA-Z])")
+
+
 def is_xml(lines: list[str]) -> bool:
-    """Starts with a tag."""
+    """Starts with a tag, or holds a <system> somewhere below a prompt or a sentence."""
     first = next((line for line in lines if line.strip()), "")
-    return first.lstrip().startswith("<")
+    return _OPENS.match(first) is not None or any(re.match(r"\s*<system\b", line) for line in lines)
+
+
+def _only_xml(lines: list[str]) -> str:
+    """The text from the first tag to the last one; lines before keep their number as empty ones."""
+    first = next(n for n, line in enumerate(lines) if _OPENS.match(line))
+    lines = ["" if n < first or line.lstrip().startswith("<?xml") else line for n, line in enumerate(lines)]
+    end = max((n for n, line in enumerate(lines) if "</system>" in line), default=len(lines) - 1)
+    return "\n".join(lines[: end + 1])
 
 
 def import_xml(lines: list[str], *, name: str, where: str, gpu: str | None = None) -> Imported:
     """Text → Machine. A missing required attribute, a doubled bus id or no GPU at all is a TopologyError."""
-    root = parse_xml("\n".join(lines), where, "system")
+    root = parse_xml(_only_xml(lines), where, "system")
     root.need("version", where)
     notes, found = Notes(), _Found()
     cpus = [child for child in root.children if child.tag == "cpu"]

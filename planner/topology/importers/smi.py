@@ -37,6 +37,11 @@ def is_smi(lines: list[str]) -> bool:
 def import_smi(lines: list[str], *, name: str, where: str, gpu: str | None = None) -> Imported:
     """Text → Machine. Unknown entries, asymmetry and holes that symmetry does not fill are TopologyErrors."""
     notes = Notes()
+    if any(re.match(r"\s*(CNS|GNS|TNS)\s*=", line) for line in lines):
+        raise TopologyError(
+            f"{where}: this is `nvidia-smi topo -p2p`, which tells what the driver allows and not how GPUs are joined; "
+            "expected the output of `nvidia-smi topo -m`"
+        )
     matrix = parse_matrix(lines, where, _ENTRY, [*PCI_LABELS, "NV1 to NV36", "N/A"])
     _check_entries(matrix, where, notes)
     fill_hidden(matrix, where, notes)
@@ -64,6 +69,8 @@ def import_smi(lines: list[str], *, name: str, where: str, gpu: str | None = Non
     notes.assumed.append(f"PCIe {facts.pcie}.0 x16 slots; a slot that runs slower does not show in a matrix")
     notes.unknown.append("PCIe link widths and speeds (see nvidia-smi -q), CPU model and inter-socket rate")
     _virtualised(matrix, notes)
+    if any(re.match(r"\s*MIG \d", line) for line in lines):
+        notes.warnings.append("MIG is on: NCCL joins whole GPUs only, so turn it off on the GPUs that take part")
     if facts.name in ("GB200", "GB300") and len(gpus) <= 4:
         notes.warnings.append("the trays of a rack share one NVLink domain; for a whole rack take gb200-nvl72")
 
@@ -113,9 +120,11 @@ def _check_entries(matrix: Matrix, where: str, notes: Notes) -> None:
 
 
 def _guess(matrix: Matrix, lines: list[str]) -> tuple[str | None, str]:
-    """(GPU model or None, why): from `nvidia-smi -L` lines beside the matrix, or 12 links through a switch."""
+    """(GPU model or None, why): from `nvidia-smi` or `nvidia-smi -L` lines beside the matrix, or 12 links each."""
     for line in lines:
-        listed = re.match(r"\s*GPU [\d,]+: (?:NVIDIA )?(.+?)(?: \(UUID.*)?$", line)
+        listed = re.match(r"\s*GPU [\d,]+: (?:NVIDIA )?(.+?)(?: \(UUID.*)?$", line) or re.match(
+            r"\s*\|\s+\d+\s+(?:NVIDIA )?((?:Tesla|GeForce|RTX|[A-Z]+\d)\S*.*?)\s{2,}", line
+        )
         if listed:
             words = listed[1].replace("Tesla ", "").replace("GeForce ", "").replace("RTX ", "RTX").split(" ")
             model = words[0] if find_gpu(words[0]) else words[0].split("-")[0]

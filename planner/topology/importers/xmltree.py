@@ -73,5 +73,7 @@ def parse_xml(text: str, where: str, root: str, deepest: int = 64) -> Element:
     except expat.ExpatError as error:
         raise TopologyError(f"{where}: line {error.lineno}: broken XML: {expat.errors.messages[error.code]}") from None
     if top[0].tag != root:
-        raise TopologyError(f"{where}: line {top[0].line}: root element <{top[0].tag}>, expected <{root}>")
+        graph = " (a file of NCCL_GRAPH_DUMP_FILE; NCCL_TOPO_DUMP_FILE writes the topology)"
+        hint = graph if top[0].tag == "graphs" else ""
+        raise TopologyError(f"{where}: line {top[0].line}: root element <{top[0].tag}>, expected <{root}>{hint}")
     return top[0]
