@@ -44,7 +44,6 @@ def register(plan: Plan | str | os.PathLike[str] | None = None) -> None:
 def transport(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """A torch process group of gloo for CPU tensors and NCCL (where there is one) for CUDA tensors."""
     group = ProcessGroup(store, rank, size)
-    group._set_group_name(NAME)
     gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
     gloo._set_sequence_number_for_group()
     group._register_backend(torch.device("cpu"), _GLOO, gloo)
@@ -65,7 +64,7 @@ class ZipplanProcessGroup(ProcessGroup):
     """One group of ranks: `inner`, the transport, and `session`, the plan for it."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         whole = not dist.is_initialized()
         self.inner = transport(PrefixStore("all", store), rank, size, timeout)
         # torch looks the backend of a device up in the group itself (FSDP2, DTensor, functional collectives).
@@ -91,7 +90,7 @@ class ZipplanProcessGroup(ProcessGroup):
         """What torch calls the group's backend."""
         return NAME
 
-    def getBackendName(self) -> str:  # noqa: N802 (torch's C++ asks by this name)
+    def getBackendName(self) -> str:
         """What torch calls the group's backend."""
         return NAME
 
@@ -140,13 +139,6 @@ class ZipplanProcessGroup(ProcessGroup):
         splits = (list(output_split_sizes) or None, list(input_split_sizes) or None)
         return self.session.all_to_all(output, input, *splits, async_op=_async(opts)) or finished([output])
 
-    # Names before torch 2.13.
-    _allgather_base = all_gather_single
-    _reduce_scatter_base = reduce_scatter_single
-    alltoall_base = all_to_all_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
     def shutdown(self) -> None:
         """End of the group."""
         self.session.close()
@@ -192,5 +184,15 @@ for _name in (
     *("reduce", "reduce_scatter", "scatter", "_start_coalescing", "_end_coalescing"),
 ):
     setattr(ZipplanProcessGroup, _name, _passed_on(_name, ordered=True))
+
+# Names before torch 2.13.
+for _old, _new in {
+    "_allgather_base": "all_gather_single",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "alltoall_base": "all_to_all_single",
+    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+}.items():
+    setattr(ZipplanProcessGroup, _old, getattr(ZipplanProcessGroup, _new))
 
 register()

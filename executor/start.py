@@ -99,7 +99,7 @@ def start(
                 if must_fit:
                     raise
                 loaded, misfit = None, f"this group: {error}"
-            if topology is not None:
+            if topology is not None and loaded is not None:
                 _check_machine(loaded, topology)
     except ZipplanError as error:
         problem = error

@@ -143,7 +143,7 @@ def test_a_stalled_rank_ends_the_run(torchrun: Launch, plan: Path) -> None:
     said = [line for line in done.stderr.splitlines() if line.startswith("zipplan: error: ")]
     assert said
     for line in said:
-        begin = r"zipplan: error: rank [013]: [a-z_]+ of 1M bf16 \(call \d+ of 4 ranks\) failed on rank [013] in stage '\w+': "
+        begin = r"zipplan: error: rank [013]: [a-z_]+ of 1M bf16 \(call \d+ of 4 ranks\) failed on rank [013] in stage "
         assert re.match(begin, line), line
         assert line.endswith("no word from rank 2, which ended, stalled or did not make this call"), line
 
