@@ -17,10 +17,12 @@ __device__ inline u32 level_count(const Record& r, u32 l) { return l == 0 ? r.co
 
 // Copies the digits of levels 2 to 4 from byte `skip` of the variable part on to words of their own.
 template <int C> __device__ void stage_digits(const u8* var, u32 bytes, u32 skip, const Record& r, DecodeShared<C>& s) {
+#pragma unroll 1
     for (u32 stream = warp(); stream < 6; stream += WARPS) {
         const u32 l = stream / 2, length = level_count(r, l);
         u32 from = skip + (stream & 1 ? level_bytes(length) : 0);
         for (u32 k = 0; k < 2; k++) from += k < l ? 2 * level_bytes(r.count[k]) : 0;
+#pragma unroll 1
         for (u32 w = lane(); w <= length / 32; w += 32) {
             u32 at = from + 4 * w, shift = 8 * (at & 3), q = at & ~3u;
             u32 low = q < bytes ? *(const u32*)(var + q) : 0, high = shift && q + 4 < bytes ? *(const u32*)(var + q + 4) : 0;
@@ -34,6 +36,7 @@ template <int C> __device__ void count_digits(const Record& r, DecodeShared<C>& 
     if (warp() >= 3) return;
     const u32 l = warp(), last = level_count(r, l) / 32;
     u32 total = 0;
+#pragma unroll 1
     for (u32 from = 0; from <= last; from += 32) {
         const u32 w = from + lane(), here = w <= last ? __popc(s.digits[l][0][w] & s.digits[l][1][w]) : 0, upto = inclusive(here);
         if (w <= last) s.ahead[l][w] = (u16)(total + upto - here);
@@ -60,6 +63,7 @@ template <int C> __device__ u32 take_digits(const DecodeShared<C>& s, int l, u32
 template <int C, int D>
 __device__ bool decode_tile(const Args& a, u64 frame, u32 t, u32 m, DecodeShared<C>& s, u32 (&raw)[words_of(D)]) {
     const FrameView f = a.frames[frame];
+    __builtin_assume(__isGlobal(f.bytes) && __isGlobal(f.dynamic));
     const u32 first = threadIdx.x * PER;
     if constexpr (C == RAW) {
         load<D>(f.bytes + HEADER + (u64)t * TILE * item_bytes(D), first, m, raw);

@@ -18,6 +18,7 @@ __device__ __noinline__ u32 word_at(const u8* p, u32 bytes, u32 i) {
 }
 template <int D> __device__ void load(const u8* tile, u32 first, u32 m, u32 (&raw)[words_of(D)]) {
     const u8* p = tile + first * item_bytes(D);
+    __builtin_assume(__isGlobal(tile));  // said of pointers that come from memory: saves the generic loads and stores
     if (((u64)tile & 15) == 0 && first + PER <= m) {
         for (u32 w = 0; w < words_of(D); w += 4) {
             uint4 v = *(const uint4*)(p + 4 * w);
@@ -29,6 +30,7 @@ template <int D> __device__ void load(const u8* tile, u32 first, u32 m, u32 (&ra
 }
 template <int D> __device__ void store(u8* tile, u32 first, u32 m, const u32 (&raw)[words_of(D)]) {
     u8* p = tile + first * item_bytes(D);
+    __builtin_assume(__isGlobal(tile));
     if (((u64)tile & 15) == 0 && first + PER <= m) {
         for (u32 w = 0; w < words_of(D); w += 4) *(uint4*)(p + 4 * w) = make_uint4(raw[w], raw[w + 1], raw[w + 2], raw[w + 3]);
         return;

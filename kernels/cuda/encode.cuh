@@ -19,6 +19,7 @@ __device__ inline void or_bits(u32* to, u32 at, u32 bits) {  // in any order: OR
     if (high) atomicOr(to + at / 32 + 1, high);
 }
 __device__ inline void fill(u8* to, u32 bytes, u32 from) {  // zeros from byte `from` (a multiple of 4) to `bytes`
+#pragma unroll 1
     for (u32 i = from / 4 + threadIdx.x; i < bytes / 4; i += blockDim.x) ((u32*)to)[i] = 0;
 }
 __device__ inline void set_byte(u32* words, u32 i, u32 value) { ((u8*)words)[i] = (u8)value; }
@@ -71,7 +72,8 @@ template <int C, int D> __device__ void encode(const Args& a, EncodeShared<C, D>
     if constexpr (D == FP32) low = __reduce_or_sync(WHOLE, low);
     if (lane() == 0) s.sums[warp()][0] = own.exponents, s.sums[warp()][1] = own.nonzero, s.sums[warp()][2] = low;
     if (threadIdx.x == 0) s.below = 0;
-    for (u32 i = threadIdx.x; i < variable_words(C, D); i += THREADS) s.variable[i] = 0;
+    for (u32 i = 0; i < variable_words(C, D); i += THREADS)
+        if (i + threadIdx.x < variable_words(C, D)) s.variable[i + threadIdx.x] = 0;
     if (C == CASCADE && threadIdx.x <= 16) {
         u32 rank = threadIdx.x;
         if (rank == 16) set_byte(s.code_of, 0, ESCAPE_CODE);
@@ -167,9 +169,11 @@ template <int C, int D> __device__ void encode(const Args& a, EncodeShared<C, D>
             for (u32 i = 0; i < PER / 2; i++)
                 if (2 * first + 4 * i < ahead) *(u32*)(out + 2 * first + 4 * i) = x.low[i];
         const u32 words = (spill ? spill : a.slack) / 4 - ahead / 4;
+#pragma unroll 1
         for (u32 i = threadIdx.x; i < words; i += THREADS) *(u32*)(out + ahead + 4 * i) = 4 * i < var - ahead ? s.variable[i] : 0;
         if (spill) fill(body + fixed, a.slack, 0);
     } else {
+#pragma unroll 1
         for (u32 i = threadIdx.x; i < size / 4; i += THREADS) ((u32*)body)[i] = word_at(src, m * item_bytes(D), i);
     }
     if (threadIdx.x == 0) {

@@ -12,7 +12,7 @@ ZP_KERNEL(512, 1, zp_measure)(const zp::Args a) {
     ZP_SHARED(zp::MeasureShared, shared);
     if constexpr (ZP_C != zp::RAW) zp::measure<ZP_C, ZP_D>(a, shared);
 }
-ZP_KERNEL(128, 6, zp_encode)(const zp::Args a) {
+ZP_KERNEL(128, ZP_D == zp::FP32 ? 4 : 6, zp_encode)(const zp::Args a) {
     if constexpr (ZP_C == zp::RAW) {
         zp::encode_raw<ZP_D>(a);
     } else {
@@ -30,7 +30,7 @@ ZP_KERNEL(256, 4, zp_checksum_write)(const zp::Args a) { zp::checksum(a, true); 
 
 ZP_KERNEL(32, 1, zp_open)(const zp::Args a) { zp::open<ZP_C, ZP_D>(a); }
 ZP_KERNEL(256, 4, zp_checksum_read)(const zp::Args a) { zp::checksum(a, false); }
-ZP_KERNEL(128, 6, zp_decode)(const zp::Args a) {
+ZP_KERNEL(128, ZP_D == zp::FP32 ? 4 : 6, zp_decode)(const zp::Args a) {
     using Shared = zp::DecodeShared<ZP_C>;
     ZP_SHARED(Shared, shared);
     zp::decode<ZP_C, ZP_D>(a, shared);

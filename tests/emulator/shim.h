@@ -26,6 +26,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __noinline__
+#define __builtin_assume(x)
 
 struct Dim { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
