@@ -68,12 +68,17 @@ TILE_RECORD_BITS = 16 * 8 / 4096
 
 @dataclass(frozen=True)
 class Rates:
-    """Speed of one rank's codec engine: launch in ps, rates in raw bytes per second."""
+    """Speed of one rank's codec engine: launch in ps, rates in raw bytes per second.
+
+    Sums by sender: None where they are not known apart; then as `decode` and `copy`.
+    """
 
     launch: int
     encode: float
     decode: float
     copy: float
+    decode_reduce: float | None = None
+    reduce: float | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, codec: str = "window") -> Rates:
@@ -93,5 +98,10 @@ class Rates:
     def duration(self, stage: Stage, schedule: Schedule, slot: int) -> float:
         """Picoseconds of a local stage on one rank, `slot` raw bytes per slot."""
         handled = schedule.buffer_slots[stage.src] * slot
-        rate = {Op.ENCODE: self.encode, Op.DECODE: self.decode, Op.DECODE_REDUCE: self.decode}.get(stage.op, self.copy)
+        rate = {
+            Op.ENCODE: self.encode,
+            Op.DECODE: self.decode,
+            Op.DECODE_REDUCE: self.decode_reduce or self.decode,
+            Op.REDUCE: self.reduce or self.copy,
+        }.get(stage.op, self.copy)
         return self.launch + handled / rate * PS_PER_SECOND

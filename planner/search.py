@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from zipplan.planner.collectives import candidates
 from zipplan.planner.costs import CODECS, ELEMENT_BYTES, Rates, Wire, wire
 from zipplan.planner.plan import label
@@ -51,6 +53,16 @@ class Result:
         return on_wire, sum(times.values()) - on_wire
 
 
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """What one link carried: bytes, protocol overhead included; ps with any traffic; share of what it could carry."""
+
+    link: Link
+    bytes: float
+    busy: int
+    full: float
+
+
 @dataclass(frozen=True)
 class Decision:
     """The choice at one size; `others` by time, each with the reason it lost."""
@@ -79,7 +91,11 @@ class Search:
         self.cluster, self.dtype, self.profile = cluster, dtype, profile
         codecs: Sequence[str] = CODECS.get(dtype, ()) if codec == "auto" else () if codec == "raw" else (codec,)
         self.wires = {c: settings.wire(wire(c, dtype, profile)) for c in ("raw", *codecs)}
-        self.rates = {c: settings.rates(Rates.of(cluster, c)) for c in self.wires}
+        measured = settings.calibration
+        modelled = {c: Rates.of(cluster, c) for c in self.wires}
+        self.rates = {
+            c: settings.rates(measured.rates(rates, c, dtype) if measured else rates) for c, rates in modelled.items()
+        }
         self.transport = settings.transport(cluster, algorithm)
         self.skew = settings.skew(cluster.ranks)
         self.schedules = list(candidates(collective, cluster.nodes, cluster.ranks_per_node, codecs))
@@ -180,19 +196,20 @@ class Search:
 
     def busiest(self, result: Result) -> str:
         """The fullest link, with its share of what it could have carried in the time."""
-        found = self.tightest(result)
-        if found is None:
+        found = self.fullest(result, 1)
+        if not found:
             return ""
-        link, share = found
-        return f"; busiest {link.kind} link {link.name} ({format_bandwidth(link.bandwidth)}) {share:.0%} full"
+        link = found[0].link
+        return f"; busiest {link.kind} link {link.name} ({format_bandwidth(link.bandwidth)}) {found[0].full:.0%} full"
 
-    def tightest(self, result: Result) -> tuple[Link, float] | None:
-        """The link that carries most for its rate, and how full that is, 0 to 1; None when nothing travels.
-
-        Use counts the protocol's overhead, as the flows do, so a link that bounds the whole time is 100 % full.
-        """
-        if result.time == 0 or not result.timeline.link_bytes.any():
-            return None
-        seconds = result.timeline.link_bytes / self.cluster.bandwidths
-        index = int(seconds.argmax())
-        return self.cluster.links[index], float(seconds[index]) * PS_PER_SECOND / result.time
+    def fullest(self, result: Result, count: int) -> list[LinkUse]:
+        """The links that carry most for their rate, at most `count`; none when nothing travels."""
+        carried = result.timeline.link_bytes
+        if result.time == 0 or not carried.any():
+            return []
+        full = carried / self.cluster.bandwidths * PS_PER_SECOND / result.time
+        busy = result.timeline.link_busy
+        order = np.argsort(-full, kind="stable")[:count]
+        return [
+            LinkUse(self.cluster.links[i], float(carried[i]), int(busy[i]), float(full[i])) for i in order if full[i]
+        ]

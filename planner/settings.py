@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, get_args
 
+from zipplan.planner.calibration import Calibration
 from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.simulate import Skew
@@ -282,13 +284,20 @@ def find(name: str) -> Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    """Keys with their values, in the order given; a later one works on what the earlier made."""
+    """Keys with their values, in the order given; a later one works on what the earlier made.
+
+    They change what the machine file or, where there is one, the calibration says.
+    """
 
     values: tuple[tuple[str, str], ...] = ()
+    calibration: Calibration | None = None
 
     @classmethod
-    def read(cls, texts: Iterable[str]) -> Settings:
-        """From 'KEY=VALUE' texts. Raises ConfigError for an unknown key, a bad value, a key given twice."""
+    def read(cls, texts: Iterable[str], calibration: str | Path | None = None) -> Settings:
+        """From 'KEY=VALUE' texts and a calibration file.
+
+        Raises ConfigError for an unknown key, a bad value, a key given twice, a file that is none.
+        """
         pairs: dict[str, str] = {}
         for text in texts:
             name, equals, value = text.partition("=")
@@ -299,7 +308,7 @@ class Settings:
             if setting.key in pairs:
                 raise ConfigError(f"--set: {setting.key} is given twice")
             pairs[setting.key] = value.strip()
-        return cls(tuple(pairs.items()))
+        return cls(tuple(pairs.items()), None if calibration is None else Calibration.load(calibration))
 
     def machine(self, machine: Machine) -> Machine:
         """The changed machine. Raises ConfigError when it has no use for a key."""
@@ -310,7 +319,10 @@ class Settings:
         return machine
 
     def transport(self, cluster: Cluster, algorithm: str) -> Transport:
-        """The transport with its limits. Raises ConfigError when the limit changes nothing on this cluster."""
+        """The transport with its limits, and with measured times where there is a calibration.
+
+        Raises ConfigError when a limit changes nothing on this cluster, for a calibration of another job.
+        """
         given = dict(self.values)
         channels = int(given["transport.channels"]) if "transport.channels" in given else None
         if "transport.start" in given and cluster.transport.kind != "nccl":
@@ -320,7 +332,7 @@ class Settings:
         if channels and (channels >= used or made.running.protocols == made.constants.protocols):
             why = f"uses {used} channels and knows no lower rate for {channels}"
             raise _refuse(cluster.machine, "transport.channels", why)
-        return made
+        return self.calibration.transport_of(made) if self.calibration else made
 
     def rates(self, rates: Rates) -> Rates:
         """Codec speed of one rank."""
@@ -328,11 +340,13 @@ class Settings:
             value = SETTINGS[key].parse(text)
             match key:
                 case "codec.speed":
-                    rates = replace(rates, encode=value.of(rates.encode), decode=value.of(rates.decode))
+                    rates = replace(
+                        rates, encode=value.of(rates.encode), decode=value.of(rates.decode), decode_reduce=None
+                    )
                 case "codec.encode":
                     rates = replace(rates, encode=value.of(rates.encode))
                 case "codec.decode":
-                    rates = replace(rates, decode=value.of(rates.decode))
+                    rates = replace(rates, decode=value.of(rates.decode), decode_reduce=None)
                 case "codec.launch":
                     rates = replace(rates, launch=value.of(rates.launch))
         return rates
@@ -357,7 +371,7 @@ class Settings:
     @property
     def beside_machine(self) -> Settings:
         """What does not show in the machine's fingerprint."""
-        return Settings(tuple((k, v) for k, v in self.values if SETTINGS[k].change is None))
+        return replace(self, values=tuple((k, v) for k, v in self.values if SETTINGS[k].change is None))
 
 
 UNCHANGED = Settings()

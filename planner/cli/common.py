@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -38,6 +39,16 @@ def cluster_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def calibration_option(command: F) -> F:
+    """--calibration."""
+    return click.option(
+        "--calibration",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="CAL",
+        help="Measured times of this job's exchanges and codec, from `zipplan calibrate`.",
+    )(command)
 
 
 def set_option(command: F) -> F:

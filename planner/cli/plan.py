@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from zipplan.planner.cli.common import (
+    calibration_option,
     cluster_options,
     console,
     json_option,
@@ -50,6 +51,7 @@ from zipplan.planner.workload import load_workload, plan_workload
     "--workload", metavar="W", help="Plan the collectives of a training step instead: a shipped name or a TOML file."
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan file here.")
+@calibration_option
 @set_option
 @json_option
 @click.pass_context
@@ -66,6 +68,7 @@ def plan(
     profile: str,
     workload: str | None,
     output: Path | None,
+    calibration: Path | None,
     changes: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -74,7 +77,7 @@ def plan(
         for name in ("collective", "size", "dtype", "profile"):
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise ConfigError(f"--{name}: the workload says what is sent; give --workload or --{name}, not both")
-        settings = Settings.read(changes)
+        settings = Settings.read(changes, calibration)
         step = load_workload(workload)
         planned = plan_workload(step, read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings), settings)
         written = save_plans(planned, output)
@@ -85,7 +88,7 @@ def plan(
         return
     collectives, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
     shape = parse_profile(profile)
-    settings = Settings.read(changes)
+    settings = Settings.read(changes, calibration)
     cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings)
     made = make_plan(cluster, collectives, sizes, dtype, shape, settings=settings, progress=not as_json)
     if output is not None:

@@ -10,6 +10,7 @@ import click
 
 from zipplan.planner.bandwidth import bus_factor, gigabytes_per_second, moved_bytes
 from zipplan.planner.cli.common import (
+    calibration_option,
     cluster_options,
     console,
     json_option,
@@ -26,7 +27,7 @@ from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.plan import write_whole
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.schedule import Collective
-from zipplan.planner.search import Result, Search
+from zipplan.planner.search import LinkUse, Result, Search
 from zipplan.planner.settings import Settings
 from zipplan.planner.topology import Cluster
 from zipplan.planner.trace import chrome_trace
@@ -57,6 +58,8 @@ tree and NVLS algorithms (so native all-reduce is predicted too slow where NCCL 
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the timeline of one size; opens in Perfetto.",
 )
+@click.option("--links", type=click.IntRange(0), default=0, metavar="N", help="Also the N fullest links of each row.")
+@calibration_option
 @set_option
 @json_option
 def simulate(
@@ -72,6 +75,8 @@ def simulate(
     algorithm: str,
     profile: str,
     trace: Path | None,
+    links: int,
+    calibration: Path | None,
     changes: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -83,7 +88,7 @@ def simulate(
     if codec not in choices:
         raise ConfigError(f"--codec: unknown {codec!r}; {nearest(codec, choices)}")
     shape = parse_profile(profile)
-    settings = Settings.read(changes)
+    settings = Settings.read(changes, calibration)
     cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings)
     results = []
     for kind in kinds:
@@ -93,10 +98,15 @@ def simulate(
         result = results[0][1]
         write_whole(trace, json.dumps(chrome_trace(result.schedule, result.timeline), allow_nan=False))
     rows = [_row(kind, result, cluster, dtype) for kind, result in results]
+    if links:
+        for row, (_, result) in zip(rows, results, strict=True):
+            row["links"] = [_link(use) for use in search.fullest(result, links)]
     if as_json:
         print_json({"schema": 1, "rows": rows})
         return
     _show(rows, cluster)
+    for row in rows if links else []:
+        _show_links(row)
     if trace is not None:
         click.echo(f"\ntrace written to {trace}; open it at https://ui.perfetto.dev")
 
@@ -121,6 +131,27 @@ def _row(kind: Collective, result: Result, cluster: Cluster, dtype: str) -> dict
         "busbw_GBps": round(busbw, 3),
         "wirebw_GBps": round(busbw * encoded / raw if raw else 0.0, 3),
     }
+
+
+def _link(use: LinkUse) -> dict[str, Any]:
+    return {
+        "link": use.link.name,
+        "kind": use.link.kind,
+        "bandwidth_GBps": round(use.link.bandwidth / 1e9, 3),
+        "bytes": round(use.bytes),
+        "busy_us": round(use.busy / 1e6, 3),
+        "full": round(use.full, 4),
+    }
+
+
+def _show_links(row: dict[str, Any]) -> None:
+    columns = [("link", "left"), ("kind", "left"), ("rate (GB/s)", "right"), ("bytes", "right"), ("busy (µs)", "right"),
+               ("full", "right")]  # fmt: skip
+    made = table(f"fullest links of {row['collective']} of {row['size_bytes']} bytes", columns)
+    for use in row["links"]:
+        made.add_row(use["link"], use["kind"], f"{use['bandwidth_GBps']:.1f}", str(use["bytes"]),
+                     f"{use['busy_us']:.1f}", f"{use['full']:.0%}")  # fmt: skip
+    console().print(made)
 
 
 def _show(rows: list[dict[str, Any]], cluster: Cluster) -> None:
