@@ -45,7 +45,7 @@ class Emulator:
         unit = f'#include "{SHIM}"\n{library}\n' + "".join(
             f"#define ZP_C {c}\n#define ZP_D {d}\n{entries}\n#undef ZP_C\n#undef ZP_D\n" for c, d in pairs
         )
-        names = re.findall(r"ZP_KERNEL\(\d+, .*, (\w+)\)", entries)
+        names = re.findall(r"ZP_KERNEL\(\d+, [^()]*, (zp_\w+)\)\(", entries)
         unit += (
             'extern "C" const char* zp_launch(const char* name, int c, int d, unsigned x, unsigned y,\n'
             "        unsigned threads, const zp::Args* a, const zp::Upload* u, unsigned long long seed) {\n"
