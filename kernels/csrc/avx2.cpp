@@ -116,13 +116,27 @@ void merge_bf16(const u8* e, const u8* rest, const u8* low, u32 m, u8* dst) {
     }
     if (whole < m) merge<Avx2, BF16>(e + whole, rest + whole, low, m - whole, dst + 2 * whole);
 }
+u64 weighted_sum(const u8* region, u64 bytes, u64 first) {
+    // Weights of words 0, 2, 4, 6 of 8; those of the odd words are 2 more. They wrap at 2^32 as the format has it.
+    __m256i weight = _mm256_add_epi32(_mm256_set1_epi32((int)(2 * (u32)first + 1)), _mm256_setr_epi32(0, 0, 4, 0, 8, 0, 12, 0));
+    const __m256i two = _mm256_set1_epi32(2), eight_words = _mm256_set1_epi32(16);
+    __m256i even = _mm256_setzero_si256(), odd = even;
+    for (u64 i = 0; i < bytes; i += 32, weight = _mm256_add_epi32(weight, eight_words)) {
+        __m256i words = load32(region + i);
+        even = _mm256_add_epi64(even, _mm256_mul_epu32(words, weight));
+        odd = _mm256_add_epi64(odd, _mm256_mul_epu32(_mm256_srli_epi64(words, 32), _mm256_add_epi32(weight, two)));
+    }
+    even = _mm256_add_epi64(even, odd);
+    __m128i half = _mm_add_epi64(_mm256_castsi256_si128(even), _mm256_extracti128_si256(even, 1));
+    return (u64)_mm_cvtsi128_si64(half) + (u64)_mm_extract_epi64(half, 1);
+}
 }  // namespace
 
 const Ops* avx2_ops() {
     static const Ops ops = {
         {nullptr, split_bf16, split<Avx2, FP16>, split<Avx2, FP32>, split<Avx2, E4M3>, split<Avx2, E5M2>},
         {nullptr, merge_bf16, merge<Avx2, FP16>, merge<Avx2, FP32>, merge<Avx2, E4M3>, merge<Avx2, E5M2>},
-        window_encode<Avx2>, window_decode<Avx2>, cascade_encode<Avx2>, cascade_decode<Avx2>,
+        window_encode<Avx2>, window_decode<Avx2>, cascade_encode<Avx2>, cascade_decode<Avx2>, weighted_sum,
     };
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") ? &ops : nullptr;
 }

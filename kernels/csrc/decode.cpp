@@ -74,7 +74,7 @@ bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, const Ah
 }
 
 // Reads and checks the headers of a batch against what the caller expects: frame i holds n[i % chunks] elements.
-bool open_frames(const Spec& s, u64 senders, u64 chunks, const u64* n, Batch b, std::vector<Frame>& frames, Error* e) {
+bool open_frames(const Ops& ops, const Spec& s, u64 senders, u64 chunks, const u64* n, Batch b, std::vector<Frame>& frames, Error* e) {
     frames.resize(senders * chunks);
     u64 at = 0;
     for (u64 i = 0; i < frames.size(); i++) {
@@ -91,7 +91,7 @@ bool open_frames(const Spec& s, u64 senders, u64 chunks, const u64* n, Batch b, 
         at = from + f.h.dynamic_bytes;
         unpack_ranking(f.h.ranking, f.ranking);
         if (f.h.flags & CHECKSUMMED) {
-            u64 sum = checksum(f.bytes, f.h.static_bytes, f.dynamic, f.h.dynamic_bytes);
+            u64 sum = checksum(ops, f.bytes, f.h.static_bytes, f.dynamic, f.h.dynamic_bytes);
             if (sum != f.h.checksum) return fail(e, CHECKSUM, f.h.checksum, sum);
         }
         b.fixed += f.h.static_bytes, b.fixed_bytes -= f.h.static_bytes;
@@ -173,7 +173,7 @@ ZP_API int zp_decode(const Spec* s, u64 chunks, const u64* n, const Batch* batch
     const Ops* ops = ops_for(backend);
     if (!ops) return 2;
     std::vector<Frame> frames;
-    if (!open_frames(*s, 1, chunks, n, *batch, frames, err)) return 1;
+    if (!open_frames(*ops, *s, 1, chunks, n, *batch, frames, err)) return 1;
     u64 item = item_bytes(s->dtype), step = TILE * item;
     return run_parts(split_tiles(chunks, n), threads, err, [&](const Part& p, Scratch& w, Error* e) {
         e->chunk = (i64)p.chunk;
@@ -196,7 +196,7 @@ ZP_API int zp_decode_reduce(const Spec* s, u64 senders, u64 chunks, const u64* n
     const Ops* ops = ops_for(backend);
     if (!ops) return 2;
     std::vector<Frame> frames;
-    if (!open_frames(*s, senders, chunks, n, *batch, frames, err)) return 1;
+    if (!open_frames(*ops, *s, senders, chunks, n, *batch, frames, err)) return 1;
     u64 step = TILE * item_bytes(s->dtype);
     u32 slot_step = slot_bytes(s->codec, s->dtype, s->slack, TILE);
     return run_parts(split_tiles(chunks, n), threads, err, [&](const Part& p, Scratch& w, Error* e) {

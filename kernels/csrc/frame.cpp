@@ -2,11 +2,11 @@
 
 namespace zp {
 
-void write_header(const Spec& spec, const u8* ranking, u64 n, u64 dynamic_bytes, const u8* dynamic, u8* frame) {
+void write_header(const Ops& ops, const Spec& spec, const u8* ranking, u64 n, u64 dynamic_bytes, const u8* dynamic, u8* frame) {
     Header h = make_header(spec.codec, spec.dtype, spec.checksum, spec.slack, n, dynamic_bytes, ranking);
     std::memcpy(frame, &h, HEADER);
     if (spec.checksum) {
-        h.checksum = checksum(frame, h.static_bytes, dynamic, dynamic_bytes);
+        h.checksum = checksum(ops, frame, h.static_bytes, dynamic, dynamic_bytes);
         std::memcpy(frame, &h, HEADER);
     }
 }
@@ -20,20 +20,11 @@ bool read_header(const u8* frame, u64 bytes, Header* h, Error* e) {
     return true;
 }
 
-static u64 weighted_sum(const u8* p, u64 bytes, u64 first) {
-    u64 total = 0;
-    for (u64 i = 0; i < bytes / 4; i++) {
-        u32 w;
-        std::memcpy(&w, p + 4 * i, 4);
-        total += weighted(w, first + i);
-    }
-    return total;
-}
-u64 checksum(const u8* s, u64 static_bytes, const u8* d, u64 dynamic_bytes) {
+u64 checksum(const Ops& ops, const u8* s, u64 static_bytes, const u8* d, u64 dynamic_bytes) {
     u8 head[HEADER];
     std::memcpy(head, s, HEADER);
     std::memset(head + 48, 0, 8);  // the field itself counts as zero
-    return weighted_sum(head, HEADER, 0) + weighted_sum(s + HEADER, static_bytes - HEADER, HEADER / 4) + weighted_sum(d, dynamic_bytes, static_bytes / 4);
+    return ops.weighted_sum(head, HEADER, 0) + ops.weighted_sum(s + HEADER, static_bytes - HEADER, HEADER / 4) + ops.weighted_sum(d, dynamic_bytes, static_bytes / 4);
 }
 
 const Ops* ops_for(int backend) {

@@ -23,10 +23,10 @@ inline bool fail(Error* e, int field, u64 expected, u64 found) {
 }
 
 // Called last: with a checksum it reads both regions.
-void write_header(const Spec& spec, const u8* ranking, u64 n, u64 dynamic_bytes, const u8* dynamic, u8* frame);
+void write_header(const Ops& ops, const Spec& spec, const u8* ranking, u64 n, u64 dynamic_bytes, const u8* dynamic, u8* frame);
 // Reads and checks a header; `bytes` is what the caller holds of the frame's static region.
 bool read_header(const u8* frame, u64 bytes, Header* h, Error* e);
-u64 checksum(const u8* static_region, u64 static_bytes, const u8* dynamic_region, u64 dynamic_bytes);
+u64 checksum(const Ops& ops, const u8* static_region, u64 static_bytes, const u8* dynamic_region, u64 dynamic_bytes);
 const Ops* ops_for(int backend);  // 0 best, 1 portable, 2 AVX2; null if the processor lacks it
 
 struct Batch {  // what the caller received: static regions back to back, dynamic ones at `offsets`, or back to back

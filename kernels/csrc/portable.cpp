@@ -1,4 +1,5 @@
 // Inner loops in plain C++ for processors without AVX2 and BMI2: 64-bit words hold 8 bytes, or a bit of 64 elements.
+#include "header.h"
 #include "split.h"
 
 namespace zp {
@@ -136,11 +137,21 @@ struct Portable {
         x[0] = r0, x[1] = r1;
     }
 };
+
+u64 weighted_sum(const u8* region, u64 bytes, u64 first) {
+    u64 total = 0;
+    for (u64 i = 0; i < bytes / 4; i++) {
+        u32 word;
+        std::memcpy(&word, region + 4 * i, 4);
+        total += weighted(word, first + i);
+    }
+    return total;
+}
 }  // namespace
 
 const Ops portable_ops = {
     {nullptr, split<Portable, BF16>, split<Portable, FP16>, split<Portable, FP32>, split<Portable, E4M3>, split<Portable, E5M2>},
     {nullptr, merge<Portable, BF16>, merge<Portable, FP16>, merge<Portable, FP32>, merge<Portable, E4M3>, merge<Portable, E5M2>},
-    window_encode<Portable>, window_decode<Portable>, cascade_encode<Portable>, cascade_decode<Portable>,
+    window_encode<Portable>, window_decode<Portable>, cascade_encode<Portable>, cascade_decode<Portable>, weighted_sum,
 };
 }  // namespace zp
