@@ -20,7 +20,9 @@ BIN = Path(sys.executable).parent
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run one command line of the README with the environment's programs first on the path."""
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
 
 
 @pytest.mark.multi

@@ -52,7 +52,19 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_golden_plan(tmp_path: Path) -> None:
     """A plan file cannot drift unseen; when a model change is meant, write the new file and say so in the changelog."""
-    zipplan("plan", "--topology", "lab", "--nodes", 2, "--collective", "all_gather", "--size", "1K,16M", "-o", tmp_path / "p")
+    zipplan(
+        "plan",
+        "--topology",
+        "lab",
+        "--nodes",
+        2,
+        "--collective",
+        "all_gather",
+        "--size",
+        "1K,16M",
+        "-o",
+        tmp_path / "p",
+    )
     new, old = json.loads((tmp_path / "p").read_text()), json.loads((GOLDEN / "plan_lab_all_gather.json").read_text())
     for plan in (new, old):
         del plan["made_by"], plan["hash"]
@@ -89,7 +101,9 @@ def test_nvlink_stays_raw_and_a_slow_network_is_zipped() -> None:
 def test_random_bytes_stay_raw(tmp_path: Path) -> None:
     """F016: nothing to gain, and the reason says that the codec costs time."""
     path = tmp_path / "p"
-    zipplan("plan", "--topology", "lab", "--collective", "all_gather", "--size", "32M", "--profile", "random", "-o", path)
+    zipplan(
+        "plan", "--topology", "lab", "--collective", "all_gather", "--size", "32M", "--profile", "random", "-o", path
+    )
     (row,) = Plan.load(path).entries[0].choices
     assert row.schedule.name == "native"
     assert all("codec" in r.reason for r in row.points[0].rejected)
@@ -106,7 +120,9 @@ def test_a_real_matrix_plans() -> None:
 
 
 def test_simulate_prints_what_the_contract_says() -> None:
-    answer = document("simulate", "--topology", "hgx-h100", "--nodes", 2, "--collective", "all_reduce", "--size", "1M,1G")
+    answer = document(
+        "simulate", "--topology", "hgx-h100", "--nodes", 2, "--collective", "all_reduce", "--size", "1M,1G"
+    )
     assert answer["schema"] == 1
     keys = {"collective", "size_bytes", "dtype", "nodes", "ranks", "codec", "algorithm", "protocol", "time_us",
             "algbw_GBps", "busbw_GBps", "wirebw_GBps"}  # fmt: skip
@@ -128,7 +144,9 @@ def test_compression_lowers_wirebw_below_busbw() -> None:
 
 def test_one_rank_has_nothing_to_do() -> None:
     """F122: no division by zero for n = 1."""
-    (row,) = document("simulate", "--topology", "lab", "--nodes", 1, "--collective", "all_reduce", "--size", "1M")["rows"]
+    (row,) = document("simulate", "--topology", "lab", "--nodes", 1, "--collective", "all_reduce", "--size", "1M")[
+        "rows"
+    ]
     assert row["busbw_GBps"] == row["time_us"] == 0
 
 
