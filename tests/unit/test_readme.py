@@ -44,7 +44,9 @@ def test_tables_are_what_their_commands_print(tmp_path: Path) -> None:
     assert tables
     for command, table in tables:
         printed = run(command, tmp_path).stdout
-        assert [line.rstrip() for line in printed.strip().splitlines()] == [l.rstrip() for l in table.splitlines()]
+        assert [line.rstrip() for line in printed.strip().splitlines()] == [
+            line.rstrip() for line in table.splitlines()
+        ]
 
 
 def test_links_lead_somewhere() -> None:
