@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from zipplan.planner.cli.common import (
+    calibration_option,
     console,
     json_option,
     print_json,
@@ -45,6 +46,7 @@ from zipplan.planner.whatif.levers import REACH
 )
 @click.option("--gpu", metavar="MODEL", help="GPU model, where the topology text does not tell.")
 @click.option("--gpus", metavar="LIST", help="The GPUs of each node that the plan was made for.")
+@calibration_option
 @set_option
 @json_option
 def explain(
@@ -54,6 +56,7 @@ def explain(
     topology: str | None,
     gpu: str | None,
     gpus: str | None,
+    calibration: Path | None,
     changes: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -68,7 +71,7 @@ def explain(
     shown = [(entry, row, point) for entry in entries for row in entry.choices for point in _points(row, near, entry)]
     flips: dict[int, list[Flip]] = {}
     if topology is not None:
-        settings = Settings.read(changes)
+        settings = Settings.read(changes, calibration)
         _same_machine(plan, plan_file, topology, gpu, gpus, settings)
         machine = load_machine(topology, gpu=gpu)
         with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -77,8 +80,8 @@ def explain(
                             nodes=plan.topology.nodes, ranks_per_node=plan.topology.ranks_per_node,
                             gpus=read_gpus(gpus), settings=settings)  # fmt: skip
                 flips[id(point)] = sensitivity(case)
-    elif changes or gpu or gpus:
-        raise ConfigError("--set, --gpu, --gpus: these describe the machine, so they need --topology")
+    elif changes or gpu or gpus or calibration:
+        raise ConfigError("--set, --gpu, --gpus, --calibration: these describe the machine, so they need --topology")
     if as_json:
         documents = [_document(e, near, flips) for e in entries]
         print_json({"schema": 1, "plan": plan.hash, "entries": documents})

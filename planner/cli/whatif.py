@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from zipplan.planner.cli.common import (
+    calibration_option,
     cluster_options,
     console,
     json_option,
@@ -60,6 +61,7 @@ EXAMPLE = (
 @click.option("--size", default="64M", show_default=True, metavar="S", help="Message size; 16M is 16 MiB.")
 @click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
 @click.option("--profile", default="gaussian", show_default=True, metavar="P", help="Shape of the values.")
+@calibration_option
 @set_option
 @click.option(
     "--sweep", "sweeps", multiple=True, required=True, metavar="KEY=V,V,…", help="Values to try; several: all pairs."
@@ -84,6 +86,7 @@ def whatif(
     size: str,
     dtype: str,
     profile: str,
+    calibration: Path | None,
     changes: tuple[str, ...],
     sweeps: tuple[str, ...],
     output: Path | None,
@@ -93,7 +96,7 @@ def whatif(
     as_json: bool,
 ) -> None:
     """Plan one collective or training step again and again while parameters change: where does compression pay?"""
-    machine, settings, chosen = load_machine(topology, gpu=gpu), Settings.read(changes), read_gpus(gpus)
+    machine, settings, chosen = load_machine(topology, gpu=gpu), Settings.read(changes, calibration), read_gpus(gpus)
     used = _Used(nodes=nodes, ranks_per_node=ranks_per_node, gpus=chosen, settings=settings)
     base: Where
     if workload is not None and collective is None:

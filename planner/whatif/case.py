@@ -49,7 +49,7 @@ class Where:
         content = {f: v for f, v in vars(self).items() if f not in ("machine", "settings", "at")}
         with self.named():
             content["machine"] = self.settings.machine(self.machine)
-        parts = [_sources(), content, self.settings.beside_machine.values]
+        parts = [_sources(), content, vars(self.settings.beside_machine)]
         text = json.dumps(parts, sort_keys=True, default=lambda model: model.model_dump(mode="json"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -60,7 +60,8 @@ class Where:
 
     def changed(self, key: str, value: str) -> Self:
         """With one more setting, which works on what the others made."""
-        return replace(self, settings=Settings((*self.settings.values, (key, value))))
+        settings = replace(self.settings, values=(*self.settings.values, (key, value)))
+        return replace(self, settings=settings)
 
     @contextmanager
     def named(self) -> Iterator[None]:

@@ -39,8 +39,8 @@ def tight_link(case: Where) -> str:
     """
     if isinstance(case, Case):
         search = case.search()
-        found = search.tightest(search.run(search.schedules[0], case.size))
-        kind = "nic" if found is None else found[0].kind
+        found = search.fullest(search.run(search.schedules[0], case.size), 1)
+        kind = found[0].link.kind if found else "nic"
     else:
         cluster = case.cluster()
         inside = cluster.path(0, 1) if cluster.nodes == 1 and cluster.ranks > 1 else ()

@@ -175,6 +175,26 @@ def test_what_nccl_cannot_use_is_refused(tmp_path: Path, topology: str, collecti
     assert not (tmp_path / "t").exists()
 
 
+# ---- simulate --links
+
+
+def test_every_link_of_a_cube_mesh_tells_what_it_carried() -> None:
+    """F109: bytes and busy time of every link; single and double NVLinks carry in proportion to what they can."""
+    arguments = ("simulate", "--topology", "dgx-1v", "--collective", "all_gather", "--size", "64M")
+    (row,) = json.loads(zipplan(*arguments, "--links", 1000, "--json"))["rows"]
+    links = row["links"]
+    assert {use["bandwidth_GBps"] for use in links if use["kind"] == "nvlink"} <= {25.0, 50.0}
+    assert [use["full"] for use in links] == sorted((use["full"] for use in links), reverse=True)
+    for use in links:
+        assert 0 < use["full"] <= 1.0001
+        assert use["bytes"] == pytest.approx(use["full"] * use["bandwidth_GBps"] * row["time_us"] * 1e3, rel=1e-2)
+        assert use["busy_us"] <= row["time_us"] + 1e-3
+    sent = sum(use["bytes"] for use in links if use["kind"] == "nvlink")
+    assert sent >= 7 / 8 * (64 * M) * 8  # every rank gets seven eighths, over one link or more
+    assert links[0]["link"] in zipplan(*arguments, "--links", 1)
+    assert "links" not in json.loads(zipplan(*arguments, "--json"))["rows"][0]
+
+
 # ---- explain
 
 
@@ -203,6 +223,8 @@ def test_explain_prints_margin_break_even_and_what_would_flip_the_choice(tmp_pat
     plan_on("lab", 4, [Collective.ALL_GATHER], [16 * M]).save(path)
     alone = zipplan("explain", path)
     assert "ahead of" in alone
+    (choice,) = Plan.load(path).entries[0].choices
+    assert f"scratch ≤ {choice.points[0].scratch_bytes / M:.1f} MiB" in alone  # F028: known before anything runs
     assert "compression pays from a codec of" in alone
     assert "flips to" not in alone
     asked = json.loads(zipplan("explain", path, "--topology", "lab", "--json"))

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from zipplan.planner.calibration import Calibration
 from zipplan.planner.errors import ConfigError, PlanError, ZipplanError
 from zipplan.planner.schedule import Collective
 from zipplan.planner.search import Search
+from zipplan.planner.settings import Settings
 from zipplan.planner.topology import load_machine
 from zipplan.planner.whatif import Case, Outcome, Study, evaluate, read_sweep, run, sensitivity, tight_link
 
@@ -57,7 +59,10 @@ def test_slower_never_gets_faster(study: Study) -> None:
 
 def test_every_part_of_a_case_is_in_its_key(study: Study) -> None:
     base = study.base
+    job = {"transport": "gloo", "nodes": 4, "ranks_per_node": 1}
+    measured = Calibration(made_by="a test", **job, links=(), exchanges=(), stages=())
     others = [
+        replace(base, settings=Settings(calibration=measured)),
         replace(base, collective=Collective.ALL_REDUCE), replace(base, size=1), replace(base, dtype="fp16"),
         replace(base, profile="relu"), replace(base, algorithm="ring"), replace(base, nodes=3),
         replace(base, machine=load_machine("loopback")), base.changed("codec.speed", "2x"),
