@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,7 @@ def list_(as_json: bool) -> None:
     out = table("", [("name", "left"), ("ranks/node", "right"), ("fabric", "left"), ("what it is", "left")])
     for machine in machines:
         out.add_row(machine.name, str(machine.node[0].ranks), machine.fabric.kind, machine.summary)
+    out.columns[-1].no_wrap = False
     console().print(out)
 
 
@@ -78,11 +80,12 @@ def show(name: str, output: str | None, as_json: bool, **where: Any) -> None:
     out = console()
     machine = cluster.machine
     out.print(f"[bold]{machine.name}[/bold]  {machine.summary}")
-    out.print(f"{cluster.nodes} nodes x {cluster.ranks_per_node} ranks, fabric: {machine.fabric.kind}")
+    nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+    out.print(f"{nodes} x {cluster.ranks_per_node} ranks, fabric: {machine.fabric.kind}")
     out.print(", ".join(f"{n} {kind}" for kind, n in counts(cluster).items() if n))
     out.print(f"[dim]{cluster.fingerprint}[/dim]\n")
     out.print(_tree(cluster))
-    out.print(_matrix(cluster))
+    out.print(_matrix(cluster, out.width))
     if output is not None:
         click.echo(f"wrote {output}", err=True)
 
@@ -117,21 +120,45 @@ def _tree(cluster: Cluster) -> Tree:
         for device, below in children.items():
             grow(branch.add(text(device, parent)), device, below)
 
+    def shape(device: str, parent: str | None, below: dict[str, Any]) -> str:
+        """A subtree without the numbers of its devices: what has the same rates and kinds looks the same."""
+        own = re.sub(r"\b([a-z]+)\d+\b", r"\1", text(device, parent))
+        return own + repr([shape(d, device, b) for d, b in below.items()])
+
     root = Tree("[bold]node 0[/bold]")
-    for device, below in tree(template).items():
-        grow(root.add(text(device, None)), device, below)
+    roots = tree(template)
+    seen: dict[str, list[str]] = {}
+    for device, below in roots.items():
+        seen.setdefault(shape(device, None, below), []).append(device)
+    for device, below in roots.items():
+        alike = seen[shape(device, None, below)]
+        if len(alike) <= 4 or device in alike[:2]:
+            grow(root.add(text(device, None)), device, below)
+        elif device == alike[2]:
+            root.add(f"... {len(alike) - 2} more like {alike[0]}, to {alike[-1]}")
     return root
 
 
-def _matrix(cluster: Cluster) -> Table:
+def _matrix(cluster: Cluster, width: int) -> Table | str:
+    """The widest form that fits: class and rate, rates with the classes above, or a sentence where all are alike."""
     rows = matrix(cluster)
+    kinds = sorted({cell for row in rows for cell in row if cell[0] != "X"}, key=lambda cell: -cell[1])
+    alike = len(kinds) == 1
+    if alike and (len(rows) > 16 or 6 + 9 * len(rows) > width):
+        return f"\nevery pair of ranks of a node: {kinds[0][0]}, {format_bandwidth(kinds[0][1])} each way"
     title = "path class and GB/s between ranks of a node"
     if len(rows) > 16:
         rows, title = rows[:16], f"{title} (first 16 of {len(rows)})"
-    out = table(f"\n{title}", [("", "left"), *((d, "right") for d in cluster.devices[: len(rows)])])
-    for device, row in zip(cluster.devices, rows, strict=False):
-        cells = ["·" if label == "X" else f"{label} {rate / 1e9:.3g}" for label, rate in row[: len(rows)]]
-        out.add_row(device, *cells)
+    names = list(cluster.devices[: len(rows)])
+
+    cells = [["·" if e[0] == "X" else f"{e[0]} {e[1] / 1e9:.3g}" for e in row[: len(rows)]] for row in rows]
+    wide = 7 + sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) <= width
+    if not wide:
+        title = "GB/s between ranks of a node: " + "; ".join(f"{label} {rate / 1e9:.3g}" for label, rate in kinds)
+    heads = names if wide else [name.lstrip("abcdefghijklmnopqrstuvwxyz") for name in names]
+    out = table(f"\n{title}", [("", "left"), *((head, "right") for head in heads)])
+    for device, row in zip(names, cells, strict=True):
+        out.add_row(device, *(text if wide else text.split(" ")[-1] for text in row))
     return out
 
 

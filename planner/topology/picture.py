@@ -8,6 +8,7 @@ from typing import Any
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.topology.cluster import Cluster
 from zipplan.planner.topology.describe import matrix
+from zipplan.planner.topology.fabricpicture import draw_fabric
 from zipplan.planner.topology.model import kind_of
 from zipplan.planner.topology.node import NodeTemplate, natural
 from zipplan.planner.units import format_bandwidth
@@ -22,6 +23,8 @@ _LINE = {
     "loopback": "#8d99ae",
 }  # fmt: skip
 _MANY = 18
+"""More devices of one kind than this do not fit beside each other; then the first ranks stand for all."""
+_FEW = 8
 
 
 def save_picture(cluster: Cluster, path: str) -> None:
@@ -37,11 +40,19 @@ def save_picture(cluster: Cluster, path: str) -> None:
     from matplotlib.figure import Figure
 
     matplotlib.rcParams |= {"svg.hashsalt": "zipplan", "font.size": 9, "font.family": "sans-serif"}
-    figure = Figure(figsize=(14, 7.4), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
+    fabric = cluster.nodes > 1
+    figure = Figure(figsize=(14, 10.6 if fabric else 7.4), layout="constrained")
+    above: Any = figure
+    below: Any = None
+    if fabric:
+        grid = figure.add_gridspec(2, 1, height_ratios=(1.9, 1))
+        above, below = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
+    left, right = above.subplots(1, 2, width_ratios=(1.55, 1))
     template = cluster.templates[int(cluster.template_of[0])]
     _node(left, template)
-    _heat(figure, right, cluster)
+    _heat(above, right, cluster)
+    if below is not None:
+        draw_fabric(below.subplots(), cluster)
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
     figure.suptitle(
         f"{cluster.machine.name}: {nodes} × {cluster.ranks_per_node} ranks\n{cluster.machine.summary}",
@@ -55,20 +66,31 @@ def save_picture(cluster: Cluster, path: str) -> None:
         raise ConfigError(f"-o {path}: cannot write: {error.strerror or error}") from None
 
 
+def _shown(template: NodeTemplate) -> list[str]:
+    """All devices; of a crowded node the first ranks and what hangs above and beside them."""
+    if len(template.ranks) <= _MANY:
+        return template.devices
+    kept = set(template.ranks[:_FEW])
+    for kinds in (("pci", "cpu", "memory"), ("pci", "cpu"), ("nic", "nvswitch")):
+        kept |= {e.dst for e in template.edges if e.src in kept and e.kind != "cpu" and kind_of(e.dst) in kinds}
+    return [d for d in template.devices if d in kept]
+
+
 def _places(template: NodeTemplate) -> dict[str, tuple[float, float]]:
     """Device → (x, y): one row per kind, ordered so that lines to the row above stay short."""
-    present = [k for k in _LAYERS if any(kind_of(d) == k for d in template.devices)]
-    near: dict[str, list[str]] = {d: [] for d in template.devices}
+    devices = _shown(template)
+    present = [k for k in _LAYERS if any(kind_of(d) == k for d in devices)]
+    near: dict[str, list[str]] = {d: [] for d in devices}
     for edge in template.edges:
         if edge.src in near and edge.dst in near:
             near[edge.src].append(edge.dst)
     places: dict[str, tuple[float, float]] = {}
     anchor = "gpu" if "gpu" in present else "rank"
-    fixed = [d for d in template.devices if kind_of(d) == anchor]
+    fixed = [d for d in devices if kind_of(d) == anchor]
     for i, device in enumerate(fixed):
         places[device] = ((i + 0.5) / len(fixed), 0.0)
     for kind in sorted((k for k in present if k != anchor), key=lambda k: _DISTANCE.get(k, 9)):
-        row = [d for d in template.devices if kind_of(d) == kind]
+        row = [d for d in devices if kind_of(d) == kind]
 
         def wish(device: str) -> tuple[float, tuple[object, ...]]:
             xs = [places[n][0] for n in near[device] if n in places]
@@ -144,15 +166,19 @@ def _node(axes: Any, template: NodeTemplate) -> None:
     for kind, (text, _) in labels.items():
         axes.plot([], [], color=_LINE.get(kind, "#8d99ae"), linewidth=3, label=text)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(-0.12 if bar else -0.3, 1.08)
-    axes.set_title("inside node 0", loc="left")
+    axes.set_xlim(0, 1.03)
+    axes.set_ylim(-0.12 if bar else -0.42, 1.08)
+    part = f" (first {_FEW} of {len(template.ranks)} ranks, the others alike)" if len(template.ranks) > _MANY else ""
+    axes.set_title(f"inside node 0{part}", loc="left")
     axes.axis("off")
 
 
 def _heat(figure: Any, axes: Any, cluster: Cluster) -> None:
     rows = matrix(cluster)
     size = len(rows)
+    if size == 1:
+        axes.axis("off")
+        return
     rates = [[float("nan") if a == b else rows[a][b][1] / 1e9 for b in range(size)] for a in range(size)]
     image = axes.imshow(rates, cmap="viridis", vmin=0)
     if size <= _MANY:
@@ -170,5 +196,4 @@ def _heat(figure: Any, axes: Any, cluster: Cluster) -> None:
     axes.set_xticks(ticks, [cluster.devices[i] for i in ticks], rotation=90)
     axes.set_yticks(ticks, [cluster.devices[i] for i in ticks])
     axes.set_title("path class and GB/s between the ranks of a node", loc="left")
-    if size > 1:
-        figure.colorbar(image, ax=axes, shrink=0.7, label="GB/s, one direction")
+    figure.colorbar(image, ax=axes, shrink=0.7, label="GB/s, one direction")

@@ -113,3 +113,48 @@ def test_bad_input_is_one_message_and_exit_2(args: list[object], message: str, t
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == [], "nothing half-written"
+
+
+@pytest.mark.parametrize("name", ["dgx-2", "gb200-nvl72", "hgx-a100-hdr8", "mi250-8", "dgx-1v"])
+@pytest.mark.parametrize("width", [80, 120])
+def test_show_fits_a_terminal_and_cuts_no_number_off(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    from zipplan.planner.cli import topo as commands
+
+    monkeypatch.setattr(commands, "console", lambda: Console(width=width, highlight=False))
+    for arguments in (["show", name], ["list"]):
+        commands.topo(arguments, standalone_mode=False)
+        out = capsys.readouterr().out
+        assert "…" not in out
+        assert max(map(len, out.splitlines())) <= width
+        assert name in out
+
+
+def test_a_degraded_part_of_a_rack_is_not_shown_as_one_of_many(tmp_path: Path) -> None:
+    from zipplan.planner.cli.topo import _tree
+    from zipplan.planner.topology import build_cluster, load_machine
+
+    override = '[[override]]\nnode = 0\nlink = "gpu20-nvswitch0"\nbandwidth = "450GB/s"\nsource = "a test"\n'
+    text = (Path(__file__).parents[3] / "topologies" / "gb200-nvl72.toml").read_text() + "\n" + override
+    (tmp_path / "rack.toml").write_text(text)
+    labels = [str(branch.label) for branch in _tree(build_cluster(load_machine(str(tmp_path / "rack.toml")))).children]
+    assert any("cpu10" in label and "more like" not in label for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "says"), [("hgx-h100", 40, "25 more"), ("gh200-quad", 3, "fabric: dragonfly")]
+)
+def test_the_picture_of_a_cluster_shows_its_fabric(name: str, nodes: int, says: str, tmp_path: Path) -> None:
+    import matplotlib
+
+    from zipplan.planner.topology import build_cluster, load_machine
+    from zipplan.planner.topology.picture import save_picture
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        save_picture(build_cluster(load_machine(name), nodes=nodes), str(tmp_path / "x.svg"))
+    text = (tmp_path / "x.svg").read_text()
+    assert says in text
+    assert "node0" in text
