@@ -33,8 +33,8 @@ from zipplan.planner.topology import Cluster
 from zipplan.planner.trace import chrome_trace
 
 NOT_MODELLED = """\
-What it does not model: launch jitter, contention with compute, congestion control, ranks that arrive late, and NCCL's
-tree and NVLS algorithms (so native all-reduce is predicted too slow where NCCL would use them).
+How far off it is: zipplan validate. What it does not model: launch jitter, contention with compute, congestion
+control, ranks that arrive late, SHARP in the network.
 """
 
 
@@ -50,7 +50,11 @@ tree and NVLS algorithms (so native all-reduce is predicted too slow where NCCL 
     "--codec", default="raw", show_default=True, metavar="NAME", help="raw, window, or auto (the planner's choice)."
 )
 @click.option(
-    "--algorithm", default="auto", show_default=True, metavar="A", help="ring or direct, where an exchange has it."
+    "--algorithm",
+    default="auto",
+    show_default=True,
+    metavar="A",
+    help="ring, tree, nvls, nvlstree, direct or pat, where an exchange has it.",
 )
 @click.option("--profile", default="gaussian", show_default=True, metavar="P", help="Shape of the values.")
 @click.option(

@@ -25,6 +25,7 @@ STARTS = ("process", "threads", "framework")
 """Who calls NCCL: one process per GPU, one process for all GPUs of a node, a framework such as PyTorch."""
 _UNKNOWN_GPU = "hopper"
 _ANY = float("inf")
+_HEADS = 8  # GPUs of the NVLink domains that the constants of NVLS were fitted on
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Switch:
     """NVLS: the switch reduces and multicasts. latency in ps; share of the link rate.
 
     depth: chunks that are on their way besides the one on the wire. sync: ps to end one chunk and begin the next.
-    largest: bytes of the largest chunk, over all channels and heads.
+    largest: bytes of the largest chunk, over all channels and heads. tree_share: of the rate, when the bytes also
+    cross the network (NVLSTree).
     """
 
     latency: float
@@ -59,6 +61,7 @@ class Switch:
     depth: float
     sync: float
     largest: float
+    tree_share: float
 
     def chunk(self, message: float) -> float:
         """Bytes of one chunk. NCCL halves it when a message has fewer than 64, 8 and 2 of them (src/enqueue.cc).
@@ -170,6 +173,7 @@ def _nccl(cluster: Cluster, start: str, tables: Tables) -> Constants:
         )
 
     nvls = inside.get("nvls") if own.nvls else None
+    wide = max(1.0, cluster.ranks_per_node / _HEADS)
     return Constants(
         protocols=tuple(map(protocol, ("LL", "LL128", "Simple") if kind == "nvlink" else ("LL", "Simple"))),
         channels=inside["channels"],
@@ -181,10 +185,11 @@ def _nccl(cluster: Cluster, start: str, tables: Tables) -> Constants:
         switch=nvls
         and Switch(
             latency=parse_time(nvls["latency"]) * launch,
-            share=nvls["share"],
+            share=nvls["share"] * wide ** -nvls["wide"],
             depth=nvls["depth"],
-            sync=parse_time(nvls["sync"]),
-            largest=tables["chunk"]["nvls"] * nvls["channels"] * cluster.ranks_per_node,
+            sync=parse_time(nvls["sync"]) * wide,
+            largest=tables["chunk"]["nvls"] * nvls["channels"] * _HEADS * wide,
+            tree_share=nvls["tree"],
         ),
         start=parse_time(tables["start"][start]),
         # One process enqueues for all its GPUs, one after the other.

@@ -45,7 +45,8 @@ def price(way: Way, constants: Constants, protocol: Protocol, sent: float, extra
         share = share[0] * constants.one_peer, share[1]
     if way.algorithm.startswith("nvls"):
         assert constants.switch is not None  # only offered where the switch reduces
-        share = constants.switch.share, share[1]
+        inside = constants.switch.share * (constants.switch.tree_share if tree else 1.0)
+        share = inside, share[1]
         start, near = constants.switch.latency, float(way.hop[0])
     rate = way.wire(*share)
     limit = max(m / p for m, p in zip(way.moved, protocol.peak, strict=True)) * PS_PER_SECOND

@@ -152,6 +152,8 @@ class Transport:
     def is_direct(self, exchange: Exchange) -> bool:
         """Whether every rank sends to every other at once; flows then stand by sender, then receiver."""
         names = ALGORITHMS[exchange]
+        if self.forced not in names and self.cluster.transport.kind == "gloo":
+            return "direct" in names
         return (self.forced if self.forced in names else names[0]) == "direct"
 
     def algorithms(self, exchange: Exchange, group: range) -> tuple[str, ...]:
@@ -163,8 +165,8 @@ class Transport:
             if self.forced.startswith("nvls"):
                 return ("nvlstree" if len(nodes) > 1 else "nvls",)
             return (self.forced,)
-        if self.cluster.transport.kind == "gloo":
-            return names[:1]
+        if self.cluster.transport.kind == "gloo":  # where it can, the executor sends to all peers at once
+            return ("direct",) if "direct" in names else names[:1]
         if exchange is Exchange.ALL_REDUCE:
             switched = self.constants.switch is not None and len(nodes[0]) > 1
             return ("ring", "tree", *(("nvlstree" if len(nodes) > 1 else "nvls",) if switched else ()))

@@ -80,14 +80,16 @@ class Hops:
 def build(cluster: Cluster, algorithm: str, hops: Hops, steps: Steps) -> Way:
     """Route the hops and sum what is the same at every size."""
     across = hops.src // cluster.ranks_per_node != hops.dst // cluster.ranks_per_node
-    kind = np.unique(np.stack([across.astype(np.float64), hops.share]), axis=1, return_inverse=True)[1].ravel()
+    even = bool((hops.share == hops.share[0]).all())
+    kind = across if even else 2 * np.unique(hops.share, return_inverse=True)[1] + across
     paths = Paths(*cluster.paths(hops.src, hops.dst), kind.astype(np.int64))
     latency = np.bincount(paths.owner, cluster.latencies[paths.links], paths.count)
-    used, link = np.unique(paths.links, return_inverse=True)
-    rate = cluster.bandwidths[used] / PS_PER_SECOND
+    rate = cluster.bandwidths / PS_PER_SECOND
+    used = np.flatnonzero(np.bincount(paths.links, minlength=len(rate)))
     load, moved = [], []
     for chosen in (~across, across):
-        load.append(np.bincount(link, (hops.share * chosen)[paths.owner], len(used)) / rate)
+        bytes_ = np.bincount(paths.links, (hops.share * chosen)[paths.owner], len(rate))
+        load.append(bytes_[used] / rate[used])
         moved.append(float(np.bincount(hops.src, hops.share * chosen).max(initial=0)))
     hop = int(latency[~across].max(initial=0)), int(latency[across].max(initial=0))
     return Way(algorithm, paths, hops.share, across, steps, hop, (load[0], load[1]), (moved[0], moved[1]))

@@ -13,7 +13,7 @@ from zipplan.planner.validate.compare import LARGE, Row, predict
 from zipplan.planner.validate.points import Table
 
 NORMAL, NORMAL_LARGE = 0.25, 0.10
-"""A point this far from the prediction may be normal, the second from 256 MiB on: more than 9 of 10 published points are
+"""A point this far from the prediction may be normal, the second from 256 MiB: more than 9 of 10 published points are
 nearer (docs/validation.md)."""
 EXPLAINS = 0.35
 CROSS_RAIL = 20.1 / 43.7
