@@ -45,7 +45,7 @@ def transport(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """A torch process group of gloo for CPU tensors and NCCL (where there is one) for CUDA tensors."""
     group = ProcessGroup(store, rank, size)
     gloo = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
-    gloo._set_sequence_number_for_group()
+    _number(gloo)
     group._register_backend(torch.device("cpu"), _GLOO, gloo)
     group._set_default_backend(_GLOO)
     if torch.cuda.is_available():
@@ -53,11 +53,17 @@ def transport(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
             nccl = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
-            nccl._set_sequence_number_for_group()
+            _number(nccl)
             group._register_backend(torch.device("cuda"), _NCCL, nccl)
         else:
             group._register_backend(torch.device("cuda"), _GLOO, gloo)
     return group
+
+
+def _number(backend: Any) -> None:
+    """Start the sequence numbers, which 2.14 does by itself, with a warning for those who ask."""
+    if torch.torch_version.TorchVersion(torch.__version__) < (2, 14):  # type: ignore[operator]
+        backend._set_sequence_number_for_group()
 
 
 class ZipplanProcessGroup(ProcessGroup):

@@ -388,7 +388,7 @@ def _rehearsal(plan: Plan, ranks: int, backend: str) -> str | None:
     made_for = plan.topology
     if made_for.transport != backend:
         return f"the plan was made for {made_for.transport} and runs on {backend} here"
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    local = min(ranks, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
     if local != made_for.ranks_per_node:
         planned = f"{made_for.nodes} × {made_for.ranks_per_node}"
         return f"the plan was made for {planned} ranks, here {local} of {ranks} share a host"

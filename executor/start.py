@@ -41,7 +41,7 @@ def init(
     plan: a Plan, a path, or None for the path in ZIPPLAN_PLAN (unset: everything runs natively, counted).
     ranks_per_node: how the group's ranks lie on nodes; None: torchrun's LOCAL_WORLD_SIZE (of a sub-group: all on one).
     topology: the machine at hand (shipped name or file), to be compared with the plan's; None: not compared. timeout:
-    of the groups made here; None: torch's default. group: None for all ranks. adaptive: stop compressing a
+    of the groups made here; None: the group's own. group: None for all ranks. adaptive: stop compressing a
     class of tensors while it does not pay; False: follow the plan to the letter. Raises PlanError, AgreementError,
     ConfigError and what reading plan or topology raises, alike on every rank.
     """
@@ -57,10 +57,14 @@ def init(
     _made[members] += 1
     store = faults.store_of(members, _made[members])
 
-    def make(ranks: list[int]) -> Any:
-        return dist.new_group([members[r] for r in ranks], timeout=timeout, use_local_synchronization=not whole)
+    limit = timeout or _timeout(group)
 
-    session = start(plan, local, topology, group, dist.get_backend(group), store, make, adaptive)
+    def make(ranks: list[int]) -> Any:
+        return dist.new_group([members[r] for r in ranks], timeout=limit, use_local_synchronization=not whole)
+
+    # A group of the session's own: the program's collectives on `group` may run while the session's are in flight.
+    own = make(list(range(len(members))))
+    session = start(plan, local, topology, own, dist.get_backend(group), store, make, adaptive)
     _sessions[members] = session
     return session
 
@@ -132,6 +136,12 @@ def _set_log_level() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("zipplan: %(message)s"))
         log.addHandler(handler)
+
+
+def _timeout(group: Any) -> timedelta | None:
+    """After which the group's transport gives a collective up; None where torch does not tell."""
+    backend = group._get_backend(device_of(dist.get_backend(group)))
+    return getattr(getattr(backend, "options", None), "_timeout", None)
 
 
 def _load(plan: Plan | str | os.PathLike[str] | None) -> tuple[Plan | None, str]:

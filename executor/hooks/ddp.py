@@ -4,18 +4,17 @@ Buckets are told apart by size and dtype alone, since DDP rebuilds them after th
 undivided and are divided before the sum, as DDP itself does; so where the plan says native, results equal plain DDP.
 """
 
-from __future__ import annotations
-
+# DDP reads the hook's annotations, so they must not be strings: no `from __future__ import annotations`.
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from zipplan.executor.session import Session
 
-Hook = Callable[[Any, Any], "torch.futures.Future[Tensor]"]
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]  # type: ignore[name-defined]
 
 
 def install(model: DistributedDataParallel, session: Session) -> None:
@@ -26,7 +25,10 @@ def install(model: DistributedDataParallel, session: Session) -> None:
 def hook(session: Session) -> Hook:
     """A hook for `register_comm_hook`."""
 
-    def reduce(state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+    def reduce(
+        state: Any,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer().div_(session.ranks)
         handle = session.all_reduce(buffer, async_op=True, kind="gradients")
         assert handle is not None

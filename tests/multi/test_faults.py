@@ -1,0 +1,77 @@
+"""Ranks that die, stall, lie or run out of memory, again and again: every rank ends, saying what, where and who."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.multi, pytest.mark.timeout(170)]
+
+ROUNDS = 2
+VICTIM = 2
+LIMIT_S = 3 + 1 + 3 + 5  # timeout, a look at the store, grace, and slack for two busy cores
+WHAT = r"CollectiveError: all_gather of \d+ bf16 \(call 7 of 4 ranks\) failed on rank {rank} in stage '\w+': "
+SILENT = "no word from rank 2, which ended, stalled or did not make this call"
+
+
+@pytest.fixture(scope="module")
+def ends() -> list[dict[str, Any]]:
+    """Round → case → how every rank ended."""
+    worker = Path(__file__).parent / "workers" / "chaos.py"
+    done = subprocess.run(
+        [sys.executable, str(worker), str(ROUNDS)],
+        capture_output=True,
+        text=True,
+        timeout=160,
+        env={k: v for k, v in os.environ.items() if not k.startswith("ZIPPLAN_")} | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    rounds: list[dict[str, Any]] = json.loads(done.stdout)
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "said", "told"),
+    [
+        ("killed", -9, None, SILENT),
+        ("terminated", -15, None, SILENT),
+        ("stalled", 1, "CollectiveError: all_gather", SILENT),
+        ("raised", 1, "ValueError: the loss is not a number", SILENT),
+        (
+            "corrupted",
+            1,
+            "CodecError: frame 0: magic",
+            "rank 2 failed first, in stage 'all_gather_world_dynamic': CodecErr",
+        ),
+        (
+            "out_of_memory",
+            1,
+            "MemoryError: cannot allocate",
+            "rank 2 failed first, in stage 'all_gather_world_encode': Mem",
+        ),
+        (
+            "corrupted_and_caught",
+            1,
+            "RuntimeError: twice: all_gather",
+            "rank 2 failed first, in stage 'all_gather_world_",
+        ),
+    ],
+)
+def test_every_rank_ends(ends: list[dict[str, Any]], case: str, code: int, said: str | None, told: str) -> None:
+    """F040, F068: survivors end in time with collective, call, stage and ranks; the victim as it was hurt."""
+    for ranks in (done[case] for done in ends):
+        assert ranks[VICTIM]["code"] == code
+        assert ranks[VICTIM]["said"] is None if said is None else said in ranks[VICTIM]["said"]
+        for rank in (0, 1, 3):
+            end = ranks[rank]
+            assert end["code"] == 1, end
+            assert re.match(WHAT.format(rank=rank), end["said"]), end
+            assert told in end["said"], end
+            assert end["seconds"] < LIMIT_S, end

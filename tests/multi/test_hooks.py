@@ -1,0 +1,52 @@
+"""Sessions as training code uses them: groups, splits, handles, checks, adaptive choices; FSDP2, DDP and MoE."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.multi, pytest.mark.timeout(170)]
+
+Found = dict[str, dict[str, str | None]]
+
+CASES = {
+    "splits": 11,
+    "groups": 6,
+    "operations": 10,
+    "pieces": 5,
+    "steady": 5,
+    "handles": 15,
+    "checks": 12,
+    "adaptive": 8,
+    "fsdp": 7,
+    "ddp": 4,
+    "moe": 9,
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    """Group of cases → case → what is wrong with it on some rank, or None."""
+    worker = Path(__file__).parent / "workers" / "calls.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error::FutureWarning", str(worker)],
+        capture_output=True,
+        text=True,
+        timeout=160,
+        env={k: v for k, v in os.environ.items() if not k.startswith("ZIPPLAN_")} | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    cases: Found = json.loads(done.stdout)
+    return cases
+
+
+@pytest.mark.parametrize("group", CASES)
+def test_group(found: Found, group: str) -> None:
+    """What each case promises stands in tests/multi/workers/calls.py; none may be missing."""
+    assert {name: problem for name, problem in found[group].items() if problem} == {}
+    assert len(found[group]) == CASES[group], sorted(found[group])

@@ -1,0 +1,100 @@
+"""What the executor works out without ranks: pieces of huge tensors, environment variables, break-even ratios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zipplan.executor import environment
+from zipplan.executor.adaptive import FIRST_LOOK, LOOK_EVERY, TRY_AGAIN, Class
+from zipplan.executor.calls import Call, piece_bounds, split_elements
+from zipplan.executor.interpreter import Traffic
+from zipplan.executor.session import MOST_ELEMENTS
+from zipplan.planner.errors import ConfigError
+from zipplan.planner.schedule import Collective
+
+DOCS = Path(__file__).parents[2] / "docs" / "executor.md"
+
+
+@given(st.integers(0, 1 << 45), st.integers(1 << 20, 1 << 40))
+def test_pieces_cover_a_tensor_once(elements: int, most: int) -> None:
+    """Bounds only, so tensors far beyond 2³¹ elements cost nothing."""
+    bounds = list(piece_bounds(elements, max(most, elements // 1000 + 1)))
+    assert [a for a, _ in bounds] == [0, *(b for _, b in bounds)][: len(bounds)]
+    assert (bounds[-1][1] if bounds else 0) == elements
+    assert all(0 < b - a <= max(most, elements // 1000 + 1) for a, b in bounds)
+
+
+@pytest.mark.parametrize("collective", list(Collective)[:4])
+def test_calls_beyond_two_to_the_31(collective: Collective) -> None:
+    """Meta tensors have no memory: the pieces of a 3 · 2³¹-element call, parts whole, below the limit."""
+    parts_in, parts_out = {"all_gather": (1, 4), "reduce_scatter": (4, 1), "all_reduce": (1, 1)}.get(collective, (4, 4))
+    part = (3 << 31) // max(parts_in, parts_out) + 1
+    input = torch.empty(part * parts_in, dtype=torch.bfloat16, device="meta")
+    same = collective is Collective.ALL_REDUCE
+    output = input if same else torch.empty(part * parts_out, dtype=torch.bfloat16, device="meta")
+    pieces = list(Call(collective, output, input).pieces(4, MOST_ELEMENTS))
+    assert len(pieces) >= 4
+    assert all(piece.elements <= MOST_ELEMENTS for piece in pieces)
+    assert sum(piece.input.numel() for piece in pieces) == input.numel()
+    assert sum(piece.output.numel() for piece in pieces) == output.numel()
+
+
+def test_splits_count_rows() -> None:
+    """Elements per rank; sums, signs and lengths are checked."""
+    rows = torch.empty((6, 5))
+    assert split_elements(rows, [1, 0, 5], 3, "input") == [5, 0, 25]
+    assert split_elements(rows, None, 3, "input") == [10, 10, 10]
+    assert split_elements(torch.empty((0, 5)), [0, 0], 2, "input") == [0, 0]
+    for wrong in ([1, 5], [2, 2, 3], [-1, 2, 5]):
+        with pytest.raises(ConfigError, match=r"expected 3 numbers ≥ 0 .* sum to 6"):
+            split_elements(rows, wrong, 3, "input")
+    with pytest.raises(ConfigError, match="6 rows of the output do not divide by 4 ranks"):
+        split_elements(rows, None, 4, "output")
+
+
+def test_environment_refuses_what_it_does_not_know() -> None:
+    """F025: unknown values and names, with the nearest valid ones."""
+    assert environment.read(environment.CHECK, {}) == "off"
+    assert environment.read(environment.DISABLE, {"ZIPPLAN_DISABLE": "ON"}) == "1"
+    assert environment.read(environment.PLAN, {"ZIPPLAN_PLAN": "a b"}) == "a b"
+    with pytest.raises(ConfigError, match=r"ZIPPLAN_CHECK='bit' is unknown; did you mean bits\?"):
+        environment.read(environment.CHECK, {"ZIPPLAN_CHECK": "bit"})
+    with pytest.raises(ConfigError, match="ZIPPLAN_PLANS is unknown; did you mean ZIPPLAN_PLAN"):
+        environment.check_names({"ZIPPLAN_PLANS": "x", "PATH": "y"})
+
+
+def test_docs_show_the_variables() -> None:
+    """The table in the docs is the one in the code."""
+    assert environment.table() in DOCS.read_text(encoding="utf-8")
+
+
+def judged(ratio: float, breaks_even: float) -> Class:
+    tally = Class("all_gather", "bf16", "", "zipped", "window", 0, None, 1.4, breaks_even)
+    for _ in range(FIRST_LOOK):
+        assert not tally.due
+        tally.count(1000, Traffic(1000, 700, 700), None, 0.0)
+    assert tally.due
+    tally.judge(round(1000 * ratio), 1000)
+    return tally
+
+
+def test_a_class_stops_and_tries_again() -> None:
+    """Below break-even: native for TRY_AGAIN calls, then compressed again; above: looked at now and then."""
+    assert judged(1.3, 1.2).compressing
+    assert judged(1.3, 1.2).left == LOOK_EVERY
+    tally = judged(1.1, 1.2)
+    assert not tally.compressing
+    assert tally.reason == "compression does not pay: ratio 1.100 of all ranks, break-even 1.200"
+    for _ in range(TRY_AGAIN):
+        assert not tally.due
+        tally.count(1000, Traffic(wire_bytes=1000), None, 0.0)
+    assert tally.due
+    tally.judge(0, 0)
+    assert tally.compressing
+    assert tally.left == FIRST_LOOK
+    assert tally.native_calls == TRY_AGAIN
