@@ -8,7 +8,7 @@ import numpy as np
 
 from zipplan.planner.schedule import Exchange
 from zipplan.planner.topology import Cluster
-from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node
+from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node, heads
 
 _CYCLES_UP_TO = 8  # GPUs of a mesh whose 7! rings are all weighed
 _ROUNDS = 168  # divisible by the 7 rings that cover a mesh of 8 and the 6 of a mesh of 4
@@ -31,7 +31,8 @@ def ring(cluster: Cluster, exchange: Exchange, group: range) -> Way:
     chain = exchange in (Exchange.BROADCAST, Exchange.REDUCE)
     parts = []
     nodes = by_node(cluster, group)
-    for order, weight in rings(cluster, nodes):
+    used = rings(cluster, nodes)
+    for order, weight in used:
         first = order.index(group[0])
         order = order[first:] + order[:first]
         src = np.array(order[:-1] if chain else order)
@@ -51,20 +52,32 @@ def ring(cluster: Cluster, exchange: Exchange, group: range) -> Way:
 def rings(cluster: Cluster, nodes: list[list[int]]) -> list[tuple[list[int], float]]:
     """Rings and the share of the bytes that each carries.
 
-    Across nodes: one ring for each local rank, which enters a node where the last one was left, so that it stays on its
-    rail (NCCL's alternating rings). Inside one node: one each way round a switch, or the rings that fill a mesh best.
+    Across nodes: one ring for each rank beside a NIC, which enters a node where the last one was left, so that it stays
+    on its rail (NCCL's alternating rings). Inside one node: one each way round a switch, or the rings that fill a mesh
+    best.
     """
     if len(nodes) == 1:
         return node_rings(cluster, nodes[0])
+    leaving = [heads(cluster, members) for members in nodes]
+    count = min(map(len, leaving))
     made = []
-    for start in range(len(nodes[0])):
+    for start in range(count):
         order = []
         for turn, members in enumerate(nodes):
-            at = start % len(members)
-            there = members[at:] + members[:at]
+            there = _through(members, leaving[turn][start], leaving[turn][start - 1])
             order += there if turn % 2 == 0 else there[::-1]
-        made.append((order, 1 / len(nodes[0])))
+        made.append((order, 1 / count))
     return made
+
+
+def _through(members: list[int], first: int, last: int) -> list[int]:
+    """All ranks of a node, from `first` to `last`; where these are one, to the rank before it."""
+    at = members.index(first)
+    order = members[at:] + members[:at]
+    if last != first:
+        order.remove(last)
+        order.append(last)
+    return order
 
 
 def node_rings(cluster: Cluster, members: list[int]) -> list[tuple[list[int], float]]:

@@ -7,25 +7,35 @@ import numpy as np
 from zipplan.planner.fold import Ints
 from zipplan.planner.schedule import Exchange
 from zipplan.planner.topology import Cluster
-from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node
+from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node, heads
 
 
 def tree(cluster: Cluster, exchange: Exchange, group: range) -> Way:
     """All-reduce: up the chain of each node to its head, up the tree, and all the way down again.
 
-    One chain per local rank, each with its own head, so that every NIC is used; half of the bytes on each of two trees.
+    One chain per rank beside a NIC, each with its own head, so that every NIC is used; half of the bytes on each of two
+    trees.
     """
     nodes = by_node(cluster, group)
-    locals_ = len(nodes[0])
-    parts, share = [], 1 / locals_
-    for start in range(locals_):
-        for members in nodes:
-            at = start % len(members)
+    tops = _heads(cluster, nodes)
+    parts, share = [], 1 / len(tops)
+    for top in tops:
+        for members, head in zip(nodes, top, strict=True):
+            at = members.index(head)
             chain = np.array(members[at:] + members[:at])
             parts += _both_ways(chain[1:], chain[:-1], share)
-        parts += _across(np.array([members[start % len(members)] for members in nodes]), share)
-    steps = Steps(2 * (locals_ - 1), 2 * levels(len(nodes)), 1.0, 1.0, locals_ if len(nodes) > 1 else 0)
+        parts += _across(np.array(top), share)
+    rails = len(tops) if len(nodes) > 1 else 0
+    steps = Steps(2 * (len(nodes[0]) - 1), 2 * levels(len(nodes)), 1.0, 1.0, rails)
     return build(cluster, "tree", Hops.joined(parts), steps)
+
+
+def _heads(cluster: Cluster, nodes: list[list[int]]) -> list[list[int]]:
+    """One list of heads, a rank of every node, for each tree; inside one node every rank is a head."""
+    if len(nodes) == 1:
+        return [[rank] for rank in nodes[0]]
+    leaving = [heads(cluster, members) for members in nodes]
+    return [[each[i] for each in leaving] for i in range(min(map(len, leaving)))]
 
 
 def nvls(cluster: Cluster, exchange: Exchange, group: range) -> Way:
@@ -37,9 +47,9 @@ def nvls(cluster: Cluster, exchange: Exchange, group: range) -> Way:
     nodes = by_node(cluster, group)
     parts = [_switched(members, exchange) for members in nodes]
     if len(nodes) > 1:
-        for start in range(len(nodes[0])):
-            heads = np.array([members[start % len(members)] for members in nodes])
-            parts += _across(heads, 1 / len(nodes[0]))
+        tops = _heads(cluster, nodes)
+        for top in tops:
+            parts += _across(np.array(top), 1 / len(tops))
     steps = Steps(1, 2 * levels(len(nodes)), 1.0, len(group) if exchange is Exchange.ALL_GATHER else 1.0)
     return build(cluster, "nvls" if len(nodes) == 1 else "nvlstree", Hops.joined(parts), steps)
 
@@ -50,11 +60,11 @@ def _switched(members: list[int], exchange: Exchange) -> Hops:
     return Hops(np.array(members), np.roll(members, -1), np.full(k, share))
 
 
-def _across(heads: Ints, share: float) -> list[Hops]:
+def _across(top: Ints, share: float) -> list[Hops]:
     parts = []
-    for parent in double_tree(len(heads)):
+    for parent in double_tree(len(top)):
         child = np.flatnonzero(parent >= 0)
-        parts += _both_ways(heads[child], heads[parent[child]], share / 2)
+        parts += _both_ways(top[child], top[parent[child]], share / 2)
     return parts
 
 

@@ -101,3 +101,18 @@ def by_node(cluster: Cluster, group: range) -> list[list[int]]:
     for rank in group:
         nodes.setdefault(rank // cluster.ranks_per_node, []).append(rank)
     return list(nodes.values())
+
+
+def heads(cluster: Cluster, members: list[int]) -> list[int]:
+    """The ranks of a node through which its traffic leaves: for every NIC in use, those nearest to it.
+
+    On most machines these are all ranks; where NICs are missing, NCCL leaves through GPUs beside the others.
+    """
+    template = cluster.templates[int(cluster.template_of[members[0] // cluster.ranks_per_node])]
+    far: dict[str, dict[int, int]] = {}
+    for rank in members:
+        device = cluster.device_of(rank)
+        nic = template.nic_of[device]
+        far.setdefault(nic, {})[rank] = len(template.path(device, nic).edges)
+    nearest = {rank for ranks in far.values() for rank, way in ranks.items() if way == min(ranks.values())}
+    return [rank for rank in members if rank in nearest]

@@ -16,6 +16,9 @@ NORMAL, NORMAL_LARGE = 0.25, 0.10
 """A point this far from the prediction may be normal, the second from 256 MiB: more than 9 of 10 published points are
 nearer (docs/validation.md)."""
 EXPLAINS = 0.35
+HOST_SHARE = 0.2
+"""Share of the link rate through host memory: 2-4 GB/s bus bandwidth on 8 GPUs without peer-to-peer, PCIe 4.0,
+https://github.com/tinygrad/open-gpu-kernel-modules"""
 CROSS_RAIL = 20.1 / 43.7
 """Rate across rails over rate on a rail: 20.1 and 43.7 GB/s, 2 nodes with EFA,
 https://github.com/uccl-project/uccl/blob/HEAD/ep/bench/alltoall/efa_alltoall_results.md"""
@@ -47,9 +50,8 @@ def _no_nvlink(machine: Machine) -> Machine | None:
         node.model_copy(update={"p2p": False, "link": tuple(row for row in node.link if row.kind not in fast)})
         for node in machine.node
     )
-    return machine.model_copy(
-        update={"node": tuple(nodes), "transport": machine.transport.model_copy(update={"nvls": False})}
-    )
+    changed = machine.transport.model_copy(update={"nvls": False, "efficiency_intra": HOST_SHARE})
+    return machine.model_copy(update={"node": tuple(nodes), "transport": changed})
 
 
 def _no_peers(machine: Machine) -> Machine | None:
@@ -57,7 +59,9 @@ def _no_peers(machine: Machine) -> Machine | None:
         return None
     if any(row.kind in ("nvlink", "xgmi") for node in machine.node for row in node.link):
         return None
-    return machine.model_copy(update={"node": tuple(node.model_copy(update={"p2p": False}) for node in machine.node)})
+    nodes = tuple(node.model_copy(update={"p2p": False}) for node in machine.node)
+    changed = machine.transport.model_copy(update={"efficiency_intra": HOST_SHARE})
+    return machine.model_copy(update={"node": nodes, "transport": changed})
 
 
 def _no_nvls(machine: Machine) -> Machine | None:

@@ -95,7 +95,7 @@ def _row(words: list[str], column: int | None) -> tuple[int, float] | None:
     if len(words) < 7 or not (words[0].isdecimal() and words[1].isdecimal()) or words[2][:1].isdigit():
         return None
     if column is None:
-        column = next((i for i in range(3, len(words)) if re.fullmatch(r"\d+\.\d+(e[+-]?\d+)?", words[i])), None)
+        column = next((i for i in range(3, len(words)) if re.fullmatch(r"-?\d+\.\d+(e[+-]?\d+)?", words[i])), None)
     if column is None or column >= len(words):
         return None
     for at in (column, column + 4):  # out of place; where that was not run, in place
