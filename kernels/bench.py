@@ -48,7 +48,7 @@ class Work:
     decode_s: float = float("inf")
 
 
-def bench(size: int = 64 << 20, rounds: int = 9, threads: tuple[int, ...] = (1, 2)) -> dict[str, Any]:
+def bench(size: int = 64 << 20, rounds: int = 15, threads: tuple[int, ...] = (1, 2)) -> dict[str, Any]:
     """The document of `zipplan codec bench --json`: copy_GBps and rows.
 
     size: raw bytes of each tensor. Every round times a copy and every row once, in turn, so that all see the same

@@ -16,7 +16,7 @@ def codec() -> None:
 
 @codec.command(epilog="Example: zipplan codec bench --size 16M --threads 1,4")
 @click.option("--size", default="64M", show_default=True, help="Raw bytes of each tensor.")
-@click.option("--rounds", default=9, show_default=True, type=click.IntRange(1), help="Timed rounds; the best counts.")
+@click.option("--rounds", default=15, show_default=True, type=click.IntRange(1), help="Timed rounds; the best counts.")
 @click.option("--threads", default="1,2", show_default=True, help="Thread counts; all rows use the first.")
 @json_option
 def bench(size: str, rounds: int, threads: str, as_json: bool) -> None:
