@@ -26,10 +26,12 @@ US, MS = 10**6, 10**9
 FREE = Rates(launch=0, encode=float("inf"), decode=float("inf"), copy=float("inf"))
 
 
-def run(schedule: Schedule, cluster: Cluster, size: int, rates: Rates | None = None) -> Timeline:
+def run(
+    schedule: Schedule, cluster: Cluster, size: int, rates: Rates | None = None, algorithm: str = "auto"
+) -> Timeline:
     """Simulate with the usual costs."""
     sent = wire(schedule.codec, "bf16", parse_profile("gaussian"))
-    return simulate(schedule, cluster, size, sent, Transport(cluster), rates or Rates.of(cluster))
+    return simulate(schedule, cluster, size, sent, Transport(cluster, algorithm), rates or Rates.of(cluster))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 16])
@@ -42,7 +44,7 @@ def test_ring_is_alpha_beta_to_the_picosecond(toy: Toy, ranks: int, collective: 
     cluster = toy(ranks, wire="1GB/s", latency="3us", launch="50us", step="7us")
     size = ranks * 10**6
     steps = rounds * (ranks - 1)
-    timeline = run(NATIVE[collective](ranks, 1, "raw"), cluster, size)
+    timeline = run(NATIVE[collective](ranks, 1, "raw"), cluster, size, algorithm="ring")
     assert timeline.time == 50 * US + steps * (7 * US + 2 * 3 * US) + steps * 10**6 * 1000
 
 
