@@ -5,8 +5,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import re
-import shlex
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zipplan.executor import need_torch
-from zipplan.planner.errors import CollectiveError, ConfigError, ZipplanError
+from zipplan.executor import commands, need_torch
+from zipplan.executor.commands import TransportFailed, need_ranks, say
+from zipplan.planner.errors import ConfigError, ZipplanError
 from zipplan.planner.units import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -47,30 +46,13 @@ EXAMPLE = "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan plan.jso
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout of rank 0, nothing else there.")
 def bench(**options: Any) -> int:
     """Time native and planned collectives on all ranks and check that planned ones return the right bits."""
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        given = shlex.join(sys.argv[1:])
-        raise ConfigError(
-            f"the bench needs several ranks and {missing[0]} is not set; start it with torchrun: "
-            + (f"torchrun --nproc-per-node 4 -m zipplan.executor.bench {given}" if given else EXAMPLE)
-        )
+    need_ranks("bench", EXAMPLE)
     sizes = list(read_sizes(options["begin"], options["end"], options["factor"]))
     need_torch()
     try:
-        return _run(options, sizes)
+        return run(options, sizes)
     except RuntimeError as error:  # torch.distributed's own errors are of this kind
         raise TransportFailed("start-up", error) from error
-
-
-class TransportFailed(Exception):
-    """A collective that began and did not end well; says which, and the transport's first sentence about it."""
-
-    def __init__(self, what: str, error: RuntimeError) -> None:
-        if isinstance(error, CollectiveError):  # says all of this itself
-            super().__init__(str(error))
-            return
-        said = re.sub(r"^\[[^]]*\] ", "", str(error)).split(". ")[0].splitlines()[0]
-        super().__init__(f"{what} failed: {said}; another rank may have ended or stalled first, see what it says")
 
 
 def read_sizes(begin: str | None, end: str | None, factor: int) -> Iterator[int]:
@@ -86,7 +68,7 @@ def read_sizes(begin: str | None, end: str | None, factor: int) -> Iterator[int]
         first *= factor
 
 
-def _run(options: dict[str, Any], sizes: list[int]) -> int:
+def run(options: dict[str, Any], sizes: list[int]) -> int:
     """Start the process group, agree, measure, print; the exit code."""
     import torch
     import torch.distributed as dist
@@ -115,7 +97,7 @@ def _run(options: dict[str, Any], sizes: list[int]) -> int:
                 raise ConfigError("no plan: give --plan FILE or set ZIPPLAN_PLAN")
         except ZipplanError as error:
             # All ranks fail alike here. torchrun ends the others when the first one exits: let each speak first.
-            _say(str(error))
+            say(str(error))
             dist.barrier()
             return 2
         rows = _measure(session, device, sizes, options)
@@ -164,29 +146,9 @@ def _print(session: Session, rows: list[Row], options: dict[str, Any]) -> None:
         print_tables(session, Path(path).name, rows)
 
 
-def _say(message: str) -> None:
-    """One message on stderr, with the rank that says it."""
-    rank = os.environ.get("RANK")
-    click.echo(f"zipplan: error: {f'rank {rank}: ' if rank is not None else ''}{message}", err=True)
-
-
 def main() -> None:
-    """Entry point: exit 0 ok, 1 a check or a collective failed, 2 bad input; one message on stderr, no traceback."""
-    faulthandler.enable()
-    try:
-        code = bench(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = 130
-    except click.ClickException as error:
-        _say(error.format_message())
-        code = 2
-    except (ZipplanError, ImportError) as error:
-        _say(str(error))
-        code = 2
-    except TransportFailed as error:
-        _say(str(error))
-        code = 1
-    sys.exit(code)
+    """Entry point."""
+    commands.main(bench)
 
 
 if __name__ == "__main__":

@@ -37,11 +37,18 @@ def exchange(
     if group is None:
         out.copy_(src)
         return None
-    receive, send = splits
     if kind in (Exchange.ALL_GATHER, Exchange.ALL_TO_ALL) and gloo.serves(group, src):
         even = src.nbytes // (group.size() if kind is Exchange.ALL_TO_ALL else 1)
-        if receive is not None or even >= gloo.LEAST:
+        if splits[0] is not None or even >= gloo.LEAST:
             return _move(kind, out, src, group, splits)
+    return own(kind, out, src, group, splits, op)
+
+
+def own(
+    kind: Exchange, out: Tensor, src: Tensor, group: Any, splits: Splits = (None, None), op: Any = dist.ReduceOp.SUM
+) -> Any:
+    """Start the transport's own collective, as `exchange` does where it knows no better form."""
+    receive, send = splits
     match kind:
         case Exchange.ALL_GATHER:
             return _all_gather(out, src, group=group, async_op=True)

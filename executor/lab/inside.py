@@ -16,9 +16,10 @@ from zipplan.executor.lab import Lab
 
 INTERFACE = "eth0"
 _PORT = 29400
-# A token bucket lets one burst pass at full speed, which short messages would show as a link that is too fast; below
-# what arrives in one tick, the link would be too slow. 1 ms of the rate, at least one 64 KiB segment and its headers.
-_BURST_SECONDS, _LEAST_BURST = 0.001, 70_000
+# A token bucket lets one burst pass at full speed, which short messages would show as a link that is too fast; but it
+# must hold one segment, and what arrives between two ticks of a busy machine. So segments are short as well.
+_BURST_SECONDS, _BURST_BYTES = 0.0002, (16_000, 64_000)
+_HEADERS = 1_000  # of the packets of one segment
 _QUEUE_SECONDS = 0.05  # how long a packet may wait: TCP fills it and then adapts, as in a switch
 _GRACE = 10.0  # seconds for other hosts to end by themselves after one has failed
 
@@ -50,7 +51,8 @@ def build(lab: Lab) -> None:
 
 
 def _shape(device: str, rate: int, *where: str) -> None:
-    burst = max(_LEAST_BURST, round(rate * _BURST_SECONDS))
+    burst = min(max(_BURST_BYTES[0], round(rate * _BURST_SECONDS)), _BURST_BYTES[1])
+    _do("ip", *where, "link", "set", device, "gso_max_size", str(burst - _HEADERS))
     limit = burst + max(1_000_000, round(rate * _QUEUE_SECONDS))
     shape = ("tbf", "rate", f"{8 * rate}bit", "burst", str(burst), "limit", str(limit))
     _do("tc", *where, "qdisc", "add", "dev", device, "root", *shape)

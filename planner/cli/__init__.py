@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from zipplan.planner.errors import ZipplanError, nearest
+from zipplan.planner.errors import CollectiveError, ZipplanError, nearest
 
 COMMANDS = {
     "plan": ("zipplan.planner.cli.plan:plan", "Choose the fastest schedule for each size and write plan.json."),
@@ -26,6 +26,9 @@ COMMANDS = {
         "zipplan.planner.cli.validate:validate",
         "Hold the simulator against published measurements, or your own log.",
     ),
+    "bench": ("zipplan.executor.bench:bench", "Time planned collectives beside native ones, check bits (torchrun)."),
+    "run": ("zipplan.executor.run_plan:run", "Execute every entry of a plan once and check it (torchrun)."),
+    "calibrate": ("zipplan.executor.calibrate:calibrate", "Measure exchanges and codec for --calibration (torchrun)."),
     "topo": ("zipplan.planner.cli.topo:topo", "List, draw, import and check machines."),
 }
 
@@ -80,7 +83,7 @@ def main() -> None:
         code = 2
     except ZipplanError as error:
         click.echo(f"zipplan: error: {error}", err=True)
-        code = 2
+        code = 1 if isinstance(error, CollectiveError) else 2
     except BrokenPipeError:  # `zipplan … | head`
         sys.stderr.close()
         code = 0

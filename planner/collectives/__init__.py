@@ -24,18 +24,28 @@ ZIPPED: dict[Collective, tuple[Builder, ...]] = {
     Collective.REDUCE_SCATTER: (reduce_scatter.zipped,),
     Collective.ALL_REDUCE: (all_reduce.two_shot,),
 }
+SUMMED: dict[Collective, Builder] = {
+    Collective.REDUCE_SCATTER: reduce_scatter.direct,
+    Collective.ALL_REDUCE: all_reduce.direct,
+}
+"""Raw, with sums by zipplan. On gloo only: its own reduce-scatter takes twice the time of its all-to-all
+(docs/benchmarks/lab.md), while NCCL sums on the way."""
 HIERARCHICAL: dict[Collective, tuple[Builder, ...]] = {
     Collective.ALL_GATHER: (all_gather.zipped_across_nodes,),
     Collective.ALL_REDUCE: (all_reduce.zipped_across_nodes,),
 }
 
 
-def candidates(collective: Collective, nodes: int, ranks_per_node: int, codecs: Sequence[str]) -> Iterator[Schedule]:
+def candidates(
+    collective: Collective, nodes: int, ranks_per_node: int, codecs: Sequence[str], transport: str = "nccl"
+) -> Iterator[Schedule]:
     """Every schedule worth simulating on this grid, simplest first: native, then each family with each codec.
 
     The hierarchical form needs more than one node and more than one rank in each.
     """
     yield NATIVE[collective](nodes, ranks_per_node, "raw")
+    if transport == "gloo" and collective in SUMMED:
+        yield SUMMED[collective](nodes, ranks_per_node, "raw")
     families = ZIPPED[collective]
     if nodes > 1 and ranks_per_node > 1:
         families += HIERARCHICAL.get(collective, ())

@@ -16,6 +16,14 @@ def native(nodes: int, ranks_per_node: int, codec: str = "raw") -> Schedule:
     return Schedule("native", Collective.ALL_REDUCE, nodes, ranks_per_node, 1, "raw", (stage,))
 
 
+def direct(nodes: int, ranks_per_node: int, codec: str = "raw") -> Schedule:
+    """All-to-all of raw slots, their sum in FP32 in rank order, all-gather of the sums."""
+    ranks = nodes * ranks_per_node
+    shares = parts.summed(INPUT, "share")
+    gather = parts.native(Exchange.ALL_GATHER, "share", OUTPUT, after=(shares[-1].name,))
+    return Schedule("direct", Collective.ALL_REDUCE, nodes, ranks_per_node, ranks, "raw", (*shares, gather))
+
+
 def two_shot(nodes: int, ranks_per_node: int, codec: str) -> Schedule:
     """Zipped reduce-scatter, then zipped all-gather of the sums."""
     ranks = nodes * ranks_per_node

@@ -10,6 +10,12 @@ def native(exchange: Exchange, src: str, dst: str, axis: Axis = Axis.WORLD, afte
     return Stage(f"{exchange}_{axis}", Op.EXCHANGE, src, dst, after, axis=axis, exchange=exchange)
 
 
+def summed(src: str, dst: str) -> tuple[Stage, Stage]:
+    """All-to-all of raw slots among all ranks, then their sum by sender."""
+    move = native(Exchange.ALL_TO_ALL, src, f"{dst}_by_sender")
+    return move, Stage("reduce", Op.REDUCE, move.dst, dst, (move.name,))
+
+
 def zipped(
     exchange: Exchange, src: str, dst: str, axis: Axis, last: Op, after: tuple[str, ...] = ()
 ) -> tuple[Stage, ...]:
