@@ -85,7 +85,10 @@ def show(name: str, output: str | None, as_json: bool, **where: Any) -> None:
     out.print(", ".join(f"{n} {kind}" for kind, n in counts(cluster).items() if n))
     out.print(f"[dim]{cluster.fingerprint}[/dim]\n")
     out.print(_tree(cluster))
-    out.print(_matrix(cluster, out.width))
+    title, body = _matrix(cluster, out.width)
+    out.print(f"\n{title}")
+    if body is not None:
+        out.print(body)
     if output is not None:
         click.echo(f"wrote {output}", err=True)
 
@@ -139,13 +142,16 @@ def _tree(cluster: Cluster) -> Tree:
     return root
 
 
-def _matrix(cluster: Cluster, width: int) -> Table | str:
-    """The widest form that fits: class and rate, rates with the classes above, or a sentence where all are alike."""
+def _matrix(cluster: Cluster, width: int) -> tuple[str, Table | None]:
+    """(Title, table) in the widest form that fits: class and rate, or rates with the classes in the title.
+
+    A wide matrix of equal pairs is a sentence alone.
+    """
     rows = matrix(cluster)
     kinds = sorted({cell for row in rows for cell in row if cell[0] != "X"}, key=lambda cell: -cell[1])
     alike = len(kinds) == 1
     if alike and (len(rows) > 16 or 6 + 9 * len(rows) > width):
-        return f"\nevery pair of ranks of a node: {kinds[0][0]}, {format_bandwidth(kinds[0][1])} each way"
+        return f"every pair of ranks of a node: {kinds[0][0]}, {format_bandwidth(kinds[0][1])} each way", None
     title = "path class and GB/s between ranks of a node"
     if len(rows) > 16:
         rows, title = rows[:16], f"{title} (first 16 of {len(rows)})"
@@ -156,10 +162,10 @@ def _matrix(cluster: Cluster, width: int) -> Table | str:
     if not wide:
         title = "GB/s between ranks of a node: " + "; ".join(f"{label} {rate / 1e9:.3g}" for label, rate in kinds)
     heads = names if wide else [name.lstrip("abcdefghijklmnopqrstuvwxyz") for name in names]
-    out = table(f"\n{title}", [("", "left"), *((head, "right") for head in heads)])
+    out = table("", [("", "left"), *((head, "right") for head in heads)])
     for device, row in zip(names, cells, strict=True):
         out.add_row(device, *(text if wide else text.split(" ")[-1] for text in row))
-    return out
+    return title, out
 
 
 @topo.command("import", epilog="Example: nvidia-smi topo -m | zipplan topo import - --gpu H100 -o node.toml")

@@ -119,7 +119,11 @@ def parse_machine(text: str, where: str) -> Machine:
 def explain(error: ValidationError, where: str) -> str:
     """One line per mistake: table and key, what was found, what is valid."""
     lines = []
+    places = [item["loc"] for item in error.errors()]
     for item in error.errors():
+        inside = [loc for loc in places if loc[:-1] and loc != item["loc"] and loc[: len(item["loc"])] == item["loc"]]
+        if item["type"] == "too_short" and inside:
+            continue  # pydantic counts only the entries without a mistake
         place = ".".join(str(part + 1) if isinstance(part, int) else part for part in item["loc"]) or "file"
         if item["type"] == "extra_forbidden":
             lines.append(f"unknown key {place}; {nearest(str(item['loc'][-1]), _keys_at(item['loc'][:-1]))}")

@@ -19,14 +19,21 @@ _GENERATION = {8.0: "3", 16.0: "4", 32.0: "5", 64.0: "6"}
 _BY_SM = {"70": "V100"}
 _EFA = {"efa0": "100Gb/s", "efa1": "100Gb/s"}
 """Amazon EFA device ids of known rate: https://github.com/aws/aws-ofi-nccl/tree/master/topology (p4d, p5)."""
-_CPU_RATE = {
-    ("GenuineIntel", 79): ("6GB/s", "Broadwell"),
-    ("GenuineIntel", 85): ("10GB/s", "Skylake"),
-    ("GenuineIntel", 106): ("10GB/s", "Ice Lake, counted as Skylake"),
-    ("GenuineIntel", 143): ("22GB/s", "Sapphire Rapids"),
-    ("GenuineIntel", 207): ("40GB/s", "Emerald Rapids"),
+_INTEL = (
+    ((0xCF, 1000), "40GB/s", "Emerald Rapids or later"),
+    ((0xAD, 0xAF), "40GB/s", "Granite Rapids"),
+    ((0x8F, 1000), "22GB/s", "Sapphire Rapids"),
+    ((0x55, 1000), "10GB/s", "Skylake to Ice Lake"),
+    ((0, 1000), "6GB/s", "Broadwell or earlier"),
+)
+_AMD = {
+    26: ("32GB/s", "Zen 5"),
+    0xBF: ("32GB/s", "Zen 5"),
+    25: ("24GB/s", "Zen 3 or 4"),
+    0xAF: ("24GB/s", "Zen 3 or 4"),
 }
-"""NCCL's rates between sockets by vendor and model id, https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.h"""
+"""NCCL's rates between sockets: Intel by model id (family 6), AMD by family id (older NCCL wrote it as 0x8F, 0xAF,
+0xBF), 16 GB/s for AMD otherwise; https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.cc and topo.h"""
 
 
 @dataclass
@@ -271,7 +278,10 @@ def _pcie_rows(found: _Found, facts: GpuFacts, notes: Notes) -> list[dict[str, A
             if link.tag == "c2c":
                 while device in home:
                     device = home[device]
-                rows.append({"a": f"gpu{index}", "b": device, "kind": "c2c"})
+                each, count = (_number(link.attributes.get(key, "").partition(".")[0]) for key in ("bw", "count"))
+                told_by_file = {"bandwidth": f"{each * count}MB/s", "source": "bw x count of c2c in the XML"}
+                own = told_by_file if each > 0 and count > 0 else {}
+                rows.append({"a": f"gpu{index}", "b": device, "kind": "c2c", **own})
     return rows
 
 
@@ -292,19 +302,27 @@ def _rate(pci: Element) -> int | None:
     return int(transfer * 1e9 * 0.8 / 8) * int(width) if transfer < 8 else None  # generations 1 and 2: 8 of 10 bits
 
 
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else -1
+
+
 def _socket_rows(cpus: list[Element], notes: Notes) -> list[dict[str, Any]]:
     rows = host_links(len(cpus))
     if not rows:
         return rows
     first = cpus[0].attributes
-    model = first.get("modelid", "")
-    known = _CPU_RATE.get((first.get("vendor", ""), int(model) if model.isdigit() else -1))
+    vendor, family, model = first.get("vendor", ""), *(_number(first.get(key, "")) for key in ("familyid", "modelid"))
+    known: tuple[str, str] | None = None
+    if vendor == "GenuineIntel" and family == 6 and model >= 0:
+        known = next((rate, name) for (low, high), rate, name in _INTEL if low <= model <= high)
+    elif vendor == "AuthenticAMD" and family >= 0:
+        known = _AMD.get(family, ("16GB/s", "Zen 1 or 2"))
     if known:
         source = f"NCCL's rate between {known[1]} sockets, https://github.com/NVIDIA/nccl/blob/master/src/graph/topo.h"
         rows[0] |= {"bandwidth": known[0], "source": source}
-        notes.read.append(f"CPU {first.get('vendor')} model {model}: {known[1]}, {known[0]} between sockets")
+        notes.read.append(f"CPU {vendor} family {family} model {model}: {known[1]}, {known[0]} between sockets")
     else:
-        notes.assumed.append("16 GB/s each way between CPUs (NCCL's figure for AMD)")
+        notes.assumed.append("16 GB/s each way between CPUs (NCCL's figure for AMD Zen 1 and 2)")
     return rows
 
 

@@ -167,7 +167,7 @@ def test_without_peer_to_peer_traffic_passes_host_memory() -> None:
     assert names(off, 0, 1) == ["n0/gpu0>n0/cpu0", "n0/cpu0>n0/gpu1"]
     assert off.templates[0].p2p is False
     assert on.templates[0].p2p is True
-    assert (off.transport.efficiency_intra, on.transport.efficiency_intra) == (0.1, 0.8)
+    assert (off.transport.efficiency_intra, on.transport.efficiency_intra) == (0.2, 0.8)
 
 
 def test_graph_has_every_link_with_its_time() -> None:

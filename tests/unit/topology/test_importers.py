@@ -55,7 +55,7 @@ EXPECTED = {
         "A100",
         {"cpu": 4, "gpu": 8, "hub": 1, "nic": 8, "pci": 4, "switch": 1},
         {"PIX": 4, "SYS": 24},
-        32,
+        48,
     ),
     "rccl_topo_mi100_4p3l_2h.xml": (
         None,
@@ -67,10 +67,10 @@ EXPECTED = {
         None,
         {"cpu": 2, "gpu": 8, "nic": 4, "pci": 14, "switch": 1},
         {"NVB": 16, "NVL": 12},
-        416,
+        424,
     ),
     "rccl_topo_mi300x_8p.xml": (None, {"cpu": 2, "gpu": 8, "nic": 8, "pci": 24, "switch": 1}, {"NVL": 28}, 1046),
-    "rccl_topo_mi350_8p_950.xml": (None, {"cpu": 2, "gpu": 8, "nic": 8, "pci": 16, "switch": 1}, {"NVL": 28}, 1240),
+    "rccl_topo_mi350_8p_950.xml": (None, {"cpu": 2, "gpu": 8, "nic": 8, "pci": 16, "switch": 1}, {"NVL": 28}, 1256),
     "rccl_topo_vega20_8p_pcie.xml": (
         None,
         {"cpu": 1, "gpu": 8, "nic": 1, "pci": 10, "switch": 1},
@@ -309,3 +309,28 @@ def test_fabric_that_contradicts_itself_is_refused() -> None:
         import_text(twice, name="ib.txt", gpu="H100")
     with pytest.raises(TopologyError, match="no rate; expected a rate such as 4xHDR"):
         import_text(text.replace("4xNDR", ""), name="ib.txt", gpu="H100")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "rate"),
+    [
+        ('vendor="GenuineIntel" familyid="6" modelid="79"', 6),
+        ('vendor="GenuineIntel" familyid="6" modelid="106"', 10),
+        ('vendor="GenuineIntel" familyid="6" modelid="143"', 22),
+        ('vendor="GenuineIntel" familyid="6" modelid="173"', 40),
+        ('vendor="GenuineIntel" familyid="6" modelid="207"', 40),
+        ('vendor="AuthenticAMD" familyid="143" modelid="49"', 16),
+        ('vendor="AuthenticAMD" familyid="25" modelid="17"', 24),
+        ('vendor="AuthenticAMD" familyid="26" modelid="2"', 32),
+    ],
+)
+def test_rate_between_sockets_follows_the_cpu_as_nccl_counts_it(cpu: str, rate: int) -> None:
+    gpus = "".join(
+        f'<cpu numaid="{n}" arch="x86_64" {cpu}><pci busid="0{n}:00.0" class="0x030200" device="0x2330">'
+        f'<gpu dev="{n}" sm="90"><c2c bw="44712" count="5"/></gpu></pci></cpu>'
+        for n in range(2)
+    )
+    cluster = build_cluster(import_text(f'<system version="1">{gpus}</system>', name="c.xml").machine)
+    rates = {link.kind: link.bandwidth for link in cluster.links}
+    assert rates["cpu"] == rate * 10**9
+    assert rates["c2c"] == 5 * 44_712 * 10**6
