@@ -78,17 +78,19 @@ __device__ bool decode_tile(const Args& a, u64 frame, u32 t, u32 m, DecodeShared
         };
         Fault fault = record_fault(C, D, a.slack, m, f.dynamic_bytes, r);
         if (fault.field) return wrong(fault.field);
+        const u8* spilled = f.dynamic + r.offset();
         if (r.mode == STORED) {
             const u32 bytes = m * item_bytes(D), size = body_bytes(C, D, a.slack, m);
+#pragma unroll
             for (u32 w = 0; w < words_of(D); w++) {
                 u32 at = first * item_bytes(D) + 4 * w;
-                raw[w] = at < size ? *(const u32*)(body + at) : at < bytes ? *(const u32*)(f.dynamic + r.offset() + at - size) : 0;
+                raw[w] = at < size ? *(const u32*)(body + at) : at < bytes ? *(const u32*)(spilled + at - size) : 0;
             }
             return true;
         }
         const u32 valid = first >= m ? 0 : m - first >= 32 ? ~0u : below_bit(m - first);
         const u32 bytes = variable_bytes(D, m, r), lows = low_bytes(D, r.mode, m);
-        const u8* var = bytes > a.slack ? f.dynamic + r.offset() : body + fixed_bytes(C, D, m);
+        const u8* var = bytes > a.slack ? spilled : body + fixed_bytes(C, D, m);
         u32 planes[4] = {0, 0, 0, 0};
         Parts<D> x = {};
         if (first < padded(m)) {
@@ -102,8 +104,11 @@ __device__ bool decode_tile(const Args& a, u64 frame, u32 t, u32 m, DecodeShared
             for (int p = 0; p < (int)rest_planes(D); p++, plane += stride) x.planes[p] = *plane;
             for (int p = 0; p < (int)code_planes(C); p++, plane += stride) planes[p] = *plane;
         }
-        if (D == FP32 && lows)
-            for (u32 i = 0; i < PER / 2; i++) x.low[i] = word_at(var, lows, first / 2 + i);
+        if (D == FP32 && lows) {
+#pragma unroll
+            for (u32 i = 0; i < PER / 2; i++)  // `var` is a multiple of 4
+                x.low[i] = first + PER <= m ? *(const u32*)(var + 2 * first + 4 * i) : word_at(var, lows, first / 2 + i);
+        }
 
         // Where the thread's elements stand among those that go on to level 2 (or that escape).
         const u32 on = (C == WINDOW ? ~(planes[0] | planes[1] | planes[2]) : planes[0] & planes[1]) & valid;

@@ -25,6 +25,7 @@ template <int D> __device__ void load(const u8* tile, u32 first, u32 m, u32 (&ra
             raw[w] = v.x, raw[w + 1] = v.y, raw[w + 2] = v.z, raw[w + 3] = v.w;
         }
     } else {
+#pragma unroll
         for (u32 w = 0; w < words_of(D); w++) raw[w] = word_at(tile, m * item_bytes(D), first * item_bytes(D) / 4 + w);
     }
 }
@@ -37,7 +38,9 @@ template <int D> __device__ void store(u8* tile, u32 first, u32 m, const u32 (&r
     }
     u32 bytes = first < m ? (m - first < PER ? m - first : PER) * item_bytes(D) : 0;
     bool halves = item_bytes(D) > 1 && ((u64)tile & 1) == 0;
+#pragma unroll
     for (u32 w = 0; w < words_of(D); w++)
+#pragma unroll
         for (u32 b = 0; b < 4; b += 2) {
             u32 at = 4 * w + b, two = raw[w] >> (8 * b);
             if (halves && at < bytes) {
