@@ -50,15 +50,18 @@ def move(out: Sequence[Tensor], src: Sequence[Tensor], group: Any) -> Handle:
         ]
     if out[rank].data_ptr() != src[rank].data_ptr():
         out[rank].copy_(src[rank])
-    return _Moving(out, src, waits)
+    return Waited(out, src, waits)
 
 
 def _pieces(tensor: Tensor) -> Sequence[Tensor]:
     return tensor.split(max(1, PIECE // tensor.element_size())) if tensor.numel() else ()
 
 
-class _Moving(Handle):
-    """gloo can neither be asked whether a receive has ended nor be left waiting for a while: a thread waits for all."""
+class Waited(Handle):
+    """Several sends and receives as one handle.
+
+    gloo can neither be asked whether one has ended nor be left waiting for a while: a thread waits for all.
+    """
 
     def __init__(self, out: Sequence[Tensor], src: Sequence[Tensor], waits: list[Any]) -> None:
         super().__init__(out)

@@ -58,7 +58,7 @@ def _close_all() -> None:
 
 @dataclass(frozen=True)
 class Decision:
-    """How a call runs: `schedule` of which class, or natively for a `reason`."""
+    """How a call runs: by the plan's `choice`, or natively (None), which the plan chose or which has a `reason`."""
 
     tally: Class
     schedule: Schedule
@@ -215,7 +215,8 @@ class Session:
             elif decision.choice is None:
                 self.last = self.execute(decision.schedule, call.output, call.input, op=call.op)
             else:
-                codec = self._codec(decision.choice, call.dtype, call.size)
+                coded = has_frames(decision.schedule)
+                codec = self._codec(decision.choice, call.dtype, call.size) if coded else None
                 self.last = self.execute(decision.schedule, call.output, call.input, codec)
                 if call.divides:
                     call.output.div_(self.ranks)
@@ -238,11 +239,11 @@ class Session:
         native_schedule = self._native[call.collective]
         if isinstance(choice, str):
             return Decision(tally, native_schedule, None, choice)
-        if not has_frames(choice.schedule):
+        if choice.schedule.name == "native":
             return Decision(tally, choice.schedule, None, None)
         if call.not_accelerated is not None:
             return Decision(tally, native_schedule, None, call.not_accelerated)
-        if not tally.compressing:  # judged by what all ranks measured
+        if has_frames(choice.schedule) and not tally.compressing:  # judged by what all ranks measured
             return Decision(tally, native_schedule, None, tally.reason)
         return Decision(tally, choice.schedule, choice, None)
 
@@ -255,7 +256,7 @@ class Session:
 
     def _uneven(self, call: Call, decision: Decision) -> None:
         """All-to-all with splits: each pair of ranks looks its own message up, so both ends choose alike."""
-        if decision.choice is None:
+        if decision.choice is None or not has_frames(decision.schedule):
             self.last = uneven.native_call(call, self.group, self.watch)
             return
 
@@ -282,8 +283,10 @@ class Session:
         tally = self.classes.get(key)
         if tally is None:
             entry = None if self.plan is None else self.plan.entry(call.collective, name)
-            if isinstance(choice, str) or not has_frames(choice.schedule) or call.not_accelerated is not None:
-                known = ("native" if isinstance(choice, str) else choice.schedule.name, "raw", start, stop, 1.0, 1.0)
+            if isinstance(choice, str) or call.not_accelerated is not None:
+                known = ("native", "raw", start, stop, 1.0, 1.0)
+            elif not has_frames(choice.schedule):
+                known = (choice.schedule.name, "raw", start, stop, 1.0, 1.0)
             else:
                 ratio = choice.expected_ratio
                 schedule = choice.schedule.name + spread

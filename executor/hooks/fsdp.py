@@ -68,7 +68,9 @@ def _hook(
     module: Any, session: Session, sessions: dict[tuple[int, ...], Session | str], gather: bool, reduce: bool
 ) -> str | None:
     """Hook one module; why not, if not."""
-    groups = module._get_fsdp_state()._fsdp_param_groups
+    state = module._get_fsdp_state()
+    # torch 2.12 and older hold one group or None.
+    groups = getattr(state, "_fsdp_param_groups", None) or [g for g in [getattr(state, "_fsdp_param_group", None)] if g]
     if not groups:
         return "it holds no parameters of its own"
     if len(groups) > 1:

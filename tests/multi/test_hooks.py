@@ -17,7 +17,7 @@ Found = dict[str, dict[str, str | None]]
 CASES = {
     "splits": 11,
     "groups": 6,
-    "operations": 10,
+    "operations": 13,
     "pieces": 5,
     "steady": 5,
     "handles": 15,
@@ -26,6 +26,7 @@ CASES = {
     "fsdp": 7,
     "ddp": 4,
     "moe": 9,
+    "pipeline": 5,
 }
 
 

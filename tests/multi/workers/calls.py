@@ -123,6 +123,11 @@ def operations(rank: int) -> Found:
     found["AVG"] = check.differences(given, want)
     text = raised(ConfigError, lambda: session.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG))
     found["AVG of integers"] = expect("only floats have a mean" in text, text)
+    raw = zipplan.init(plan_of([check.raw_twin(all_reduce.two_shot(1, RANKS, "window"))]), adaptive=False)
+    for op, plain in ((dist.ReduceOp.AVG, 2.5), (dist.ReduceOp.MAX, 4.0), (dist.ReduceOp.SUM, 10.0)):
+        given = torch.full((1001,), 1.0 + rank).bfloat16()
+        raw.all_reduce(given, op)
+        found[f"raw sums of zipplan's own, {op}"] = check.differences(given, torch.full_like(given, plain))
     turned = torch.complex(torch.full((4,), 1.0 + rank), torch.ones(4))
     session.all_reduce(turned)
     found["complex"] = check.differences(turned, torch.complex(torch.full((4,), 10.0), torch.full((4,), 4.0)))
@@ -428,6 +433,37 @@ def moe(rank: int) -> Found:
     return found
 
 
+def pipeline(rank: int) -> Found:
+    """Activations down, gradients up, at the same time; small and other tensors raw; misfits in size do not hang."""
+    from zipplan.executor.hooks.pipeline import Pipe
+
+    session, found = zipplan.init(zipped_plan(), adaptive=False), Found()
+    pipe = Pipe(session, "cascade", least=1 << 10)
+    below, above = (rank + 1) % RANKS, (rank - 1) % RANKS
+    for name, count, dtype in (
+        ("large", 70_001, torch.bfloat16),
+        ("small", 40, torch.bfloat16),
+        ("empty", 0, torch.bfloat16),
+        ("integers", 5000, torch.int64),
+    ):
+        sent = [values(count, torch.float32, seed=s).mul(1000).to(dtype) for s in (1, 2)]
+        got = [torch.empty(count, dtype=dtype) for _ in range(2)]
+        pipe.exchange([(sent[0], below), (sent[1], above)], [(got[0], above), (got[1], below)])
+        want = [torch.empty(RANKS * count, dtype=dtype) for _ in range(2)]
+        for whole, mine in zip(want, sent, strict=True):
+            whole.copy_(check.moved(Collective.ALL_GATHER, whole, mine))
+        parts = [want[0].view(RANKS, -1)[above], want[1].view(RANKS, -1)[below]]
+        found[name] = check.differences(got[0], parts[0]) or check.differences(got[1], parts[1])
+    columns, into = values((500, 8), seed=3), torch.zeros((500, 8), dtype=torch.bfloat16)
+    if rank in (0, 1):
+        pipe.send(columns[:, ::2], 1) if rank == 0 else pipe.recv(into[:, ::2], 0)
+    generator = torch.Generator().manual_seed(3000)
+    first = torch.normal(0.0, 0.02, (500, 8), generator=generator).bfloat16()
+    wrong = check.differences(into[:, ::2], first[:, ::2]) if rank == 1 else None
+    found["columns"] = wrong or expect(not into[:, 1::2].any(), "gaps written")
+    return found
+
+
 class _Plain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, receive: list[int], send: list[int]) -> Tensor:
@@ -441,7 +477,7 @@ class _Plain(torch.autograd.Function):
         return _Plain.apply(gradient.contiguous(), *ctx.back), None, None
 
 
-CASES = (splits, groups, operations, pieces, steady, handles, checks, adaptive, fsdp, ddp, moe)
+CASES = (splits, groups, operations, pieces, steady, handles, checks, adaptive, fsdp, ddp, moe, pipeline)
 
 
 def main(names: list[str]) -> None:
