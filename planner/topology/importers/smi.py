@@ -144,6 +144,11 @@ def _nvlink_rows(matrix: Matrix, facts: GpuFacts, index: dict[str, str], notes: 
         if found:
             lanes[a, b] = int(found[1])
     if not lanes:
+        if facts.lanes and len(matrix.gpus) > 1:
+            notes.unknown.append(
+                f"NVLink: {facts.name} comes with {facts.lanes} links and no entry shows one; `nvidia-smi topo -mp` "
+                "and some virtual machines hide them (use `topo -m` on the host), PCIe cards have none without a bridge"
+            )
         return []
     own = {"bandwidth": "25GB/s", "source": "assumed: the catalogue has no NVLink rate for this GPU"}
     rate: dict[str, Any] = {} if facts.lane is not None else own
@@ -153,6 +158,10 @@ def _nvlink_rows(matrix: Matrix, facts: GpuFacts, index: dict[str, str], notes: 
     switched = {g for g in matrix.gpus if total[g] > max(facts.lanes or MOST_NVLINKS, most[g])}
     if switched:
         typical = max(most.values())
+        if facts.lanes and typical < facts.lanes:
+            notes.warnings.append(
+                f"{typical} NVLinks per GPU, {facts.name} comes with {facts.lanes}: another model, or links down?"
+            )
         for count in sorted({most[g] for g in switched}, reverse=True):
             members = [int(index[g][3:]) for g in matrix.gpus if g in switched and most[g] == count]
             rows.append({"a": f"gpu{numbers(members)}", "b": "nvswitch0", "kind": "nvlink", "lanes": count, **rate})

@@ -97,6 +97,25 @@ def test_one_gpu_without_affinities_and_mig() -> None:
     assert any("MIG" in text for text in described.warnings)
 
 
+def test_a_matrix_that_hides_nvlink_is_not_taken_for_a_pcie_machine_in_silence() -> None:
+    """`nvidia-smi topo -mp` as in https://github.com/deepseek-ai/DeepEP/issues/60."""
+    rows = [
+        "\tGPU0\tGPU1\tNIC0\tCPU Affinity",
+        "GPU0\t X \tNODE\tPIX\t0-47,96-143",
+        "GPU1\tNODE\t X \tNODE\t0-47,96-143",
+    ]
+    described = import_text("\n".join(["~# nvidia-smi topo -mp", *rows, ""]), name="m.txt", gpu="H100")
+    assert any("no entry shows one" in text for text in described.unknown)
+
+
+def test_fewer_nvlinks_than_the_model_has_are_named() -> None:
+    """NV8 everywhere is an H800 (https://github.com/NVIDIA/nccl/issues/933); as an H100 it would be a broken one."""
+    text = MATRIX.replace("NV12", "NV8 ")
+    for gpu, warned in (("H100", True), ("H800", False)):
+        warnings = import_text(text, name="m.txt", gpu=gpu).warnings
+        assert any("8 NVLinks per GPU, H100 comes with 18" in text for text in warnings) == warned
+
+
 def test_the_written_toml_of_every_sample_loads_again(tmp_path: Path) -> None:
     """Comments quote the text that was read, and must not make the TOML look like it."""
     from zipplan.planner.topology.write import to_toml
