@@ -50,8 +50,10 @@ bench: setup ## measure the codec, and raw against planned collectives with four
 	@$(BIN)/zipplan plan --topology loopback --collective all_gather --size 64M --dtype bf16 -o $(VENV)/bench-plan.json
 	@$(BIN)/torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan $(VENV)/bench-plan.json
 
-docs: setup ## docs/machines.md from topologies/, and the API reference as HTML into site/
+docs: setup ## docs/machines.md and docs/validation.md from topologies/, and the API reference as HTML into site/
 	@$(BIN)/python scripts/machines.py > docs/machines.md
+	@$(BIN)/python -m zipplan.planner.schema > docs/plan-schema.json
+	@$(BIN)/python scripts/validation.py > docs/validation.md
 	@$(BIN)/pdoc --output-directory site zipplan.planner zipplan.kernels '!zipplan.kernels._cpu' zipplan.executor
 	@echo "wrote site/index.html"
 

@@ -37,7 +37,8 @@ def diff(context: click.Context, a: Path, b: Path, as_json: bool) -> None:
     elif one.hash == other.hash:
         click.echo(f"{a} and {b} are the same plan, {one.hash[:19]}…")
     else:
-        rows = table("", [("where", "left"), ("what", "left"), (str(a), "left"), (str(b), "left")])
+        click.echo(f"A: {a}\nB: {b}")
+        rows = table("", [("where", "left"), ("what", "left"), ("A", "left"), ("B", "left")])
         for d in found:
             rows.add_row(d.where, d.what, "none" if d.a is None else d.a, "none" if d.b is None else d.b)
         console().print(rows)

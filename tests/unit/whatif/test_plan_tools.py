@@ -292,7 +292,7 @@ def test_a_choice_is_not_left_for_a_percent() -> None:
         search = Search(cluster, entry.collective, "bf16", parse_profile("gaussian"))
         for row in entry.choices[1:]:
             native = search.run(search.schedules[0], row.start).time
-            assert 1.04 < native / search.run(row.schedule, row.start).time < 1.2
+            assert native / search.run(row.schedule, row.start).time > 1.04
 
 
 def test_old_and_new_schemas_are_refused_with_what_to_do(tmp_path: Path) -> None:
