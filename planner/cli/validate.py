@@ -29,6 +29,7 @@ from zipplan.planner.validate.points import Table, read_tables, shipped
     help="table_id,topology,nodes,ranks_per_node[,algorithm,start]",
 )  # fmt: skip
 @click.option("--fit", is_flag=True, help="Fit the constants to the tables and print them beside the present ones.")
+@click.option("--left-out", is_flag=True, help="Fit without each table in turn and print its error then (20 minutes).")
 @json_option
 def validate(
     files: tuple[Path, ...],
@@ -39,6 +40,7 @@ def validate(
     points: Path | None,
     mapping: Path | None,
     fit: bool,
+    left_out: bool,
     as_json: bool,
 ) -> None:
     """Hold the simulator against measurements, or a measurement of yours against the simulator.
@@ -46,7 +48,7 @@ def validate(
     FILE is what nccl-tests prints, its JSON report (-J), or CSV with the columns size_bytes and time_us.
     """
     if files:
-        if points or mapping or fit:
+        if points or mapping or fit or left_out:
             raise ConfigError("give either FILE, or --points with --map")
         from zipplan.planner.cli.validate_log import judge
 
@@ -57,10 +59,10 @@ def validate(
     if (points is None) != (mapping is None):
         raise ConfigError("--points and --map belong together")
     tables = read_tables(points, mapping) if points and mapping else read_tables(*shipped())
-    if fit:
-        from zipplan.planner.validate.fit import fitted
+    if fit or left_out:
+        from zipplan.planner.validate.fit import fitted, unseen
 
-        for line in fitted(tables):
+        for line in fitted(tables) if fit else unseen(tables):
             click.echo(line)
         return
     compared, skipped = compare_all(tables)

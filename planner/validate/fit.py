@@ -16,7 +16,7 @@ from typing import Any
 from zipplan.planner.schedule import Exchange
 from zipplan.planner.transport import Transport
 from zipplan.planner.transport.constants import generation_of, shipped_tables
-from zipplan.planner.validate.compare import LARGE, cluster_of
+from zipplan.planner.validate.compare import LARGE, Row, Summary, cluster_of, predict
 from zipplan.planner.validate.points import Table
 
 _SCALE = 0.08  # C: an error of 8 % starts to count less
@@ -172,8 +172,14 @@ def fitted(measured: Sequence[Table]) -> Iterator[str]:
         yield f"{'.'.join(constant.path)} = {constant.value(tables):.3g} ({present:.3g})"
 
 
-def left_out(measured: Sequence[Table], rounds: int = _ROUNDS) -> Iterator[tuple[Table, Any]]:
-    """Each table with the constants that all other tables give: what a table that was never seen would meet."""
+def unseen(measured: Sequence[Table]) -> Iterator[str]:
+    """Lines 'table: median % (median % with the shipped constants)': each predicted by a fit that never saw it."""
     usable = [t for t in measured if not t.yardstick and t.counted]
+    rows: list[Row] = []
     for table in usable:
-        yield table, fit([t for t in usable if t is not table], rounds)[0]
+        tables, _ = fit([t for t in usable if t is not table])
+        found = predict(table, tables=tables)
+        rows += found
+        yield f"{table.name}: {Summary.of(found).median:.1f} % ({Summary.of(predict(table)).median:.1f} %)"
+    whole, large = Summary.of(rows), Summary.of(row for row in rows if row.size >= LARGE)
+    yield f"all: median {whole.median:.1f} %, p90 {whole.p90:.1f} %; from 256 MiB: median {large.median or 0:.1f} %"
