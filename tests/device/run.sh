@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The CUDA codec on a GPU, in one command and under five minutes: bits both ways, memory and race checks, speed.
+#   bash tests/device/run.sh            on a machine with a GPU, torch >= 2.11, cuda-bindings, NVRTC and a C++ compiler
+#   bash tests/device/run.sh --dry      anywhere: the same checks of bits, the kernels run on the CPU; nothing is timed
+# PYTHON chooses the interpreter. Installs nothing; what it builds goes to build/device.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+PYTHON=${PYTHON:-python3}
+names=build/device/names
+mkdir -p "$names/zipplan"
+for folder in planner executor kernels topologies; do ln -sfn "$PWD/$folder" "$names/zipplan/$folder"; done
+export PYTHONPATH="$PWD/$names:$PWD/tests/emulator" PYTHONUNBUFFERED=1
+export ZIPPLAN_CACHE_DIR=${ZIPPLAN_CACHE_DIR:-$PWD/build/device/cache}
+if ! "$PYTHON" -c "from zipplan.kernels.native import library; library()" 2>/dev/null; then
+    echo "building the CPU codec"
+    g++ -O3 -std=c++17 -fPIC -shared -fvisibility=hidden -fno-strict-aliasing -pthread kernels/csrc/*.cpp -o kernels/_cpu.so
+fi
+exec "$PYTHON" tests/device/check.py "$@"
