@@ -1,4 +1,4 @@
-"""Checks and times the CUDA codec; run.sh starts it. --dry: on the CPU, no times; --small: few cases, for a sanitizer."""
+"""Checks and times the CUDA codec; run.sh starts it. --dry: on the CPU, untimed. --small: few cases (sanitizer)."""
 
 from __future__ import annotations
 
