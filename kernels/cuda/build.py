@@ -16,7 +16,10 @@ FORMAT = ("tile.h", "number.h", "header.h")
 KERNELS = ("args.cuh", "bits.cuh", "elements.cuh", "encode.cuh", "decode.cuh", "frames.cuh")
 ENTRIES = "kernels.cu"
 LOWEST_ARCH = 80  # __reduce_add_sync
-INSTALL = "install what compiles kernels: pip install 'zipplan[cuda]'; the codec on the CPU works without"
+INSTALL = (
+    "install what compiles kernels: pip install 'zipplan[cuda]', and nvidia-cuda-nvrtc where PyTorch's CUDA wheels did "
+    "not bring it; the codec on the CPU works without"
+)
 
 
 @functools.cache

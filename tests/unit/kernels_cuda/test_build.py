@@ -110,6 +110,13 @@ def test_without_a_driver() -> None:
         driver.module(1, 1, 0)
 
 
+def test_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    build.nvrtc.cache_clear()
+    with pytest.raises(DeviceError, match=r"NVRTC cannot be loaded .* pip install 'zipplan\[cuda\]'"):
+        build.nvrtc()
+
+
 def test_tensors_on_the_cpu_are_refused_by_name() -> None:
     import torch
 

@@ -1,4 +1,4 @@
-"""The edge to torch, with the emulator in the driver's place: tensors that claim a GPU, and memory that is the host's."""
+"""The edge to torch, with the emulator in the driver's place: tensors that claim a GPU, memory that is the host's."""
 
 from __future__ import annotations
 
