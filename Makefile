@@ -14,7 +14,7 @@ PEER := zipnn==0.5.4
 FOLDERS := planner executor kernels topologies
 SOURCES := $(wildcard kernels/csrc/*.cpp kernels/csrc/*.h)
 
-.PHONY: help setup test lint demo bench docs lock clean
+.PHONY: help setup test lint demo lab bench docs lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -44,6 +44,9 @@ lint: setup ## ruff, mypy, import rules
 
 demo: setup ## plan on a real machine, then run the plan with four ranks on this one
 	@bash scripts/demo.sh
+
+lab: setup ## hosts with shaped links on this machine: gain of compression, choices and predictions measured (root)
+	@$(BIN)/python -m zipplan.executor.lab check
 
 bench: setup ## measure the codec, and raw against planned collectives with four ranks, on this machine
 	@$(BIN)/zipplan codec bench

@@ -22,6 +22,9 @@ _BURST_SECONDS, _BURST_BYTES = 0.0002, (16_000, 64_000)
 _HEADERS = 1_000  # of the packets of one segment
 _QUEUE_SECONDS = 0.05  # how long a packet may wait: TCP fills it and then adapts, as in a switch
 _GRACE = 10.0  # seconds for other hosts to end by themselves after one has failed
+# torchrun keeps a failure to itself for five minutes while other hosts still run; so each rank leaves its exit code.
+_CODES = Path("/run/codes")
+_RANK = f'"$@"; code=$?; echo $code >{_CODES}/$RANK.new; mv {_CODES}/$RANK.new {_CODES}/$RANK; exit $code'
 
 
 def address(host: int) -> str:
@@ -32,6 +35,7 @@ def address(host: int) -> str:
 def build(lab: Lab) -> None:
     """A bridge, and for each host a namespace h0, h1, … with a shaped link to the bridge."""
     _do("mount", "-t", "tmpfs", "none", "/run")  # where `ip netns` keeps names: out of the machine's sight
+    _CODES.mkdir()
     names = "".join(f"{address(host)} h{host}\n::ffff:{address(host)} h{host}\n" for host in range(lab.hosts))
     Path("/run/hosts").write_text(f"127.0.0.1 localhost\n{names}")
     _do("mount", "--bind", "/run/hosts", "/etc/hosts")  # without names, torch warns about every connection
@@ -66,8 +70,9 @@ def start(lab: Lab, host: int, command: list[str]) -> subprocess.Popen[bytes]:
         *("--rdzv-backend=c10d", f"--rdzv-endpoint={address(0)}:{_PORT}", f"--rdzv-conf=is_host={int(host == 0)}"),
         *("--rdzv-id=lab", f"--local-addr={address(host)}"),
     ]
+    rank = ["--no-python", "sh", "-c", _RANK, "sh", sys.executable, *command]
     env = {"OMP_NUM_THREADS": "1", **os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, "TP_SOCKET_IFNAME": INTERFACE}
-    return subprocess.Popen(["ip", "netns", "exec", f"h{host}", *torchrun, *command], env=env, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(["ip", "netns", "exec", f"h{host}", *torchrun, *rank], env=env, stdin=subprocess.DEVNULL)
 
 
 def wait(hosts: list[subprocess.Popen[bytes]]) -> int:
@@ -75,12 +80,18 @@ def wait(hosts: list[subprocess.Popen[bytes]]) -> int:
     deadline, worst = None, 0
     while any(host.poll() is None for host in hosts):
         time.sleep(0.02)
-        failed = [host.returncode for host in hosts if host.returncode]
+        failed = [*(host.returncode for host in hosts if host.returncode), *failed_ranks()]
         if failed and deadline is None:
             deadline, worst = time.monotonic() + _GRACE, failed[0]
         if deadline is not None and time.monotonic() > deadline:
             return worst
     return worst or next((host.returncode for host in hosts if host.returncode), 0)
+
+
+def failed_ranks() -> list[int]:
+    """Exit codes, other than 0, of ranks that have ended."""
+    codes = (int(path.read_text()) for path in _CODES.iterdir() if path.suffix == "")
+    return [code for code in codes if code]
 
 
 def _do(*command: str) -> None:

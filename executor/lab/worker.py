@@ -30,8 +30,9 @@ from zipplan.planner.settings import Settings
 from zipplan.planner.topology import build_cluster, load_machine
 
 UNSHAPED = 10**10  # bytes/s that the model is told for links without a limit; calibration brings the real rate
-_CALLS, _SECONDS = (3, 9), 4.0
-_CALIBRATE = (256 << 10, 8 << 20)  # bytes of one rank; larger ones on slow links take too long for what they tell
+_CALLS, _SECONDS = (4, 9), 4.0
+# Bytes of one rank; larger messages take longer on slow links than what they tell is worth.
+_CALIBRATE = sorted([*((128 << 10) << i for i in range(6)), 3 << 19, 3 << 20])
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Row:
     zipped: str
     zipped_us: float
     zipped_predicted_us: float
+    local_us: float
     ratio: float
     choice: str
 
@@ -59,9 +61,14 @@ class Row:
         return self.raw_us / self.zipped_us
 
     @property
+    def share(self) -> float:
+        """Of the gain that the ratio allows."""
+        return self.gain / self.ratio
+
+    @property
     def link_bound(self) -> bool:
-        """Whether the best raw schedule keeps the link busy for three quarters of its time or more."""
-        return self.wire_us is not None and self.wire_us >= 0.75 * self.raw_us
+        """Whether the link decides: local stages are predicted to take at most 5 % of what the wire then needs."""
+        return self.wire_us is not None and self.local_us <= 0.05 * self.wire_us / self.ratio
 
     @property
     def regret(self) -> float:
@@ -121,6 +128,7 @@ def _row(session: Session, settings: Settings, rate: int | None, collective: Col
         zipped=zipped.label,
         zipped_us=least[2],
         zipped_predicted_us=zipped.time / 1e6,
+        local_us=zipped.shares()[1] / 1e6,
         ratio=traffic.ratio,
         choice=raw.label if chosen.schedule.codec == "raw" else zipped.label,
     )
@@ -141,7 +149,7 @@ def main() -> None:
     rate = asked["rate"]
     dist.init_process_group("gloo")
     try:
-        made = measure([round(_CALIBRATE[0] * 32 ** (i / 7)) // 4096 * 4096 for i in range(8)], "bf16", 1)
+        made = measure(_CALIBRATE, "bf16", 1)
         settings = Settings((("link.nic.bandwidth", f"{(rate or UNSHAPED) / 1e6:g}MB/s"),), made)
         session = init(None, adaptive=False)
         rows = [asdict(_row(session, settings, rate, Collective(c), size)) for c, size in asked["cases"]]
