@@ -43,8 +43,9 @@ def make_plan(
 
 
 def calibration_of(settings: Settings) -> str:
-    """Where the codec's numbers come from, as the plan says it."""
-    return f"machine file {settings.beside_machine}".strip()
+    """Where the numbers come from that the machine's fingerprint does not show, as the plan says it."""
+    source = settings.calibration.id if settings.calibration else "machine file"
+    return f"{source} {settings.beside_machine}".strip()
 
 
 def plan_of(cluster: Cluster, entries: Sequence[Entry], settings: Settings) -> Plan:
