@@ -41,12 +41,9 @@ def ring(cluster: Cluster, exchange: Exchange, group: range) -> Way:
         parts.append(Hops(src, dst, np.full(len(src), crossing * weight)))
     rounds = 2 if exchange is Exchange.ALL_REDUCE else 1
     across = 0 if len(nodes) == 1 else rounds * (len(nodes) - 1)
-    return build(
-        cluster,
-        "ring",
-        Hops.joined(parts),
-        Steps(steps - across, across, size if chain else steps, message, len(nodes[0]) if across else 0),
-    )
+    rails = len(used) if across else 0
+    cut = Steps(steps - across, across, size if chain else steps, message, rails)
+    return build(cluster, "ring", Hops.joined(parts), cut)
 
 
 def rings(cluster: Cluster, nodes: list[list[int]]) -> list[tuple[list[int], float]]:
