@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from zipplan.kernels.codec import Codec, Params, max_dynamic_size, static_size
 from zipplan.kernels.native import CODECS, DTYPES
+from zipplan.planner.errors import CodecError
 
 # As in args.cuh.
 TILE, THREADS, SEGMENT, UPLOAD = 4096, 128, 32, 100
+WITH_KERNELS = ("raw", "window", "cascade")
 
 
 class Chunk(ctypes.Structure):
@@ -66,6 +68,7 @@ class Workspace:
 
 def workspace(codec: Codec, counts: Sequence[int], *, senders: int = 1, encoding: bool) -> Workspace:
     """What a call needs beside its arguments: the table, and for encoding a tile's worst case for each tile."""
+    ids(codec)
     tiles, frames, parts = sum(map(tiles_of, counts)), senders * len(counts), Workspace()
     sizes = {"table": 32 * len(counts), "offsets": 8 * frames, "frames": 32 * frames, "rankings": 16 * frames}
     sizes |= {"shifts": 4 * len(counts), "sums": 8 * frames}
@@ -180,5 +183,7 @@ def segments_of(n: int) -> int:
 
 
 def ids(codec: Codec) -> tuple[int, int]:
-    """What ZP_C and ZP_D are for a codec: its kernels are compiled for one codec and dtype."""
+    """What ZP_C and ZP_D are for a codec: kernels are compiled for one codec and dtype. CodecError if it has none."""
+    if codec.id not in WITH_KERNELS:
+        raise CodecError(f"codec {codec.id!r}: expected one with CUDA kernels ({', '.join(WITH_KERNELS)}); use the CPU")
     return CODECS.index(codec.id), DTYPES.index(codec.dtype)

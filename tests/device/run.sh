@@ -11,7 +11,7 @@ mkdir -p "$names/zipplan"
 for folder in planner executor kernels topologies; do ln -sfn "$PWD/$folder" "$names/zipplan/$folder"; done
 export PYTHONPATH="$PWD/$names:$PWD/tests/emulator" PYTHONUNBUFFERED=1
 export ZIPPLAN_CACHE_DIR=${ZIPPLAN_CACHE_DIR:-$PWD/build/device/cache}
-if ! "$PYTHON" -c "from zipplan.kernels.native import library; library()" 2>/dev/null; then
+if ! compgen -G "kernels/_cpu*.so" >/dev/null; then
     echo "building the CPU codec"
     g++ -O3 -std=c++17 -fPIC -shared -fvisibility=hidden -fno-strict-aliasing -pthread kernels/csrc/*.cpp -o kernels/_cpu.so
 fi

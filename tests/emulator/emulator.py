@@ -15,11 +15,11 @@ import numpy as np
 
 from zipplan.kernels.codec import Codec, Params, max_dynamic_size, static_size
 from zipplan.kernels.cuda import build, launch
-from zipplan.kernels.native import CODECS, DTYPES
+from zipplan.kernels.native import DTYPES
 
 SHIM = Path(__file__).with_name("shim.h")
 LIBC = ctypes.CDLL(None)
-EVERY = tuple((c, d) for c in range(len(CODECS)) for d in range(len(DTYPES)) if d or not c)
+EVERY = tuple((c, d) for c in range(len(launch.WITH_KERNELS)) for d in range(len(DTYPES)) if d or not c)
 FAST = ("-O1",)
 CHECKED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-sanitize=alignment")
 

@@ -82,6 +82,13 @@ def test_sums_of_two_senders() -> None:
     assert [data_of(out) for out in outs] == [e.tobytes() for e in expected]
 
 
+def test_a_codec_without_kernels_is_refused() -> None:
+    other = Codec("window")
+    object.__setattr__(other, "id", "other")
+    with pytest.raises(CodecError, match=r"expected one with CUDA kernels \(raw, window, cascade\); use the CPU"):
+        cuda.workspace_size(other, [3], encoding=True)
+
+
 def test_nothing_to_do() -> None:
     assert cuda.encode(CODEC, [], empty(0), empty(0)).sizes.tolist() == []
     cuda.decode(CODEC, empty(0), empty(0), []).check()
