@@ -11,6 +11,8 @@ from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node
 
 MOST_FLOWS = 2_000_000
 """More flows than these (all pairs of 1,414 ranks) are bundled: lowering them takes minutes and gigabytes."""
+BUNDLES = 300_000
+"""About so many flows are left then: a few seconds of work."""
 
 
 def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:
@@ -40,7 +42,7 @@ def _bundled(nodes: NDArray[np.int64], share: float) -> Hops:
     bytes; between switches the sample stands for the rest.
     """
     count, places = nodes.shape
-    wanted = max(4, MOST_FLOWS // (count * places * places))
+    wanted = max(4, BUNDLES // (count * places * places))
     offsets = np.unique(np.linspace(0, count, min(wanted, count - 1) + 1, endpoint=False).round().astype(np.int64))
     src, dst, shares = [], [], []
     for offset in offsets:
