@@ -57,8 +57,8 @@ class Row:
 
     @property
     def gain(self) -> float:
-        """Time of the best raw schedule over that of the compressed one."""
-        return self.raw_us / self.zipped_us
+        """Time of the quicker raw form over that of the compressed schedule."""
+        return min(self.own_us, self.raw_us) / self.zipped_us
 
     @property
     def share(self) -> float:
