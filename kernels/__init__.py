@@ -15,6 +15,9 @@ send the static regions at once and needs no exchange of sizes:
     decode(codec, got_static, got_dynamic, outs)                    # or offsets=[…] where parts are not packed
     decode_reduce(codec, got_static, got_dynamic, outs, senders=P)  # FP32, in sender order, rounded once
 
+Codec "delta" codes chunks against an earlier version that both sides hold: `references=[...]` in encode and decode. The
+frame carries a digest of it, so that a receiver with another version gets a CodecError, never other bytes.
+
 All arrays are contiguous numpy arrays on the CPU (a torch tensor's `.numpy()` view), sizes are bytes, and threads=1
 unless told. Equal input, codec and params give equal bytes on every backend. Importing this loads no compiler or GPU.
 """

@@ -25,6 +25,7 @@ class Frame:
     dynamic_bytes: int
     ranking: tuple[int, ...]
     checksum: int
+    reference: int | None = None  # delta: digest of the reference
 
     @staticmethod
     def parse(data: bytes | bytearray | memoryview | Bytes) -> Frame:
@@ -33,7 +34,9 @@ class Frame:
         header = read_header(view.ctypes.data, view.nbytes)
         codec = Codec(CODECS[header.codec], DTYPES[header.dtype], header.slack, bool(header.flags & 1))
         ranking = tuple(b >> s & 15 for b in header.ranking for s in (0, 4)) if codec.id == "cascade" else ()
-        return Frame(codec, header.elements, header.static_bytes, header.dynamic_bytes, ranking, header.checksum)
+        sizes = header.elements, header.static_bytes, header.dynamic_bytes
+        reference = int.from_bytes(header.ranking, "little") if codec.id == "delta" else None
+        return Frame(codec, *sizes, ranking, header.checksum, reference)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Encoded:
     """What `encode` wrote. Arrays have one int64 per chunk.
 
     `sizes`: bytes of each dynamic region (multiples of 128; packed back to back). `below`, `above`: escapes under and
-    over the window. `stored`: tiles that did not compress and were stored.
+    over the window. `stored`: tiles that did not compress and were stored. delta has neither: 0.
     """
 
     sizes: np.ndarray
@@ -56,6 +59,7 @@ def encode(
     static_out: Bytes,
     dynamic_out: Bytes,
     *,
+    references: Sequence[Bytes] | None = None,
     params: Params | None = None,
     threads: int = 1,
     backend: str = "auto",
@@ -65,16 +69,19 @@ def encode(
     chunks: contiguous arrays of whole elements, any dtype, any alignment, any length (0 too).
     static_out: exactly the sum of `static_size(codec, n)`, one after another, so equal
     chunks have a constant stride. dynamic_out: at least the sum of `max_dynamic_size(codec, n)`; packed from its start.
+    references: for delta, and for no other codec: one array per chunk, of its size, that every receiver holds too.
     Raises CodecError on a buffer that does not fit, DeviceError on a backend that this machine lacks.
     """
     counts = [count(codec, chunk, f"chunk {i}") for i, chunk in enumerate(chunks)]
     room(static_out, sum(static_size(codec, n) for n in counts), "static_out", exact=True, written=True)
     room(dynamic_out, sum(max_dynamic_size(codec, n) for n in counts), "dynamic_out", written=True)
+    held = checked(references, codec, counts)
     result = np.zeros((len(counts), 4), np.int64)
-    status = library().zp_encode(
+    status = getattr(library(), "zp_delta_encode" if held else "zp_encode")(
         byref(codec.spec(params)),
         len(counts),
         pointers(chunks),
+        *held,
         (c_uint64 * len(counts))(*counts),
         static_out.ctypes.data,
         dynamic_out.ctypes.data,
@@ -113,6 +120,7 @@ def decode(
     dynamic: Bytes,
     outs: Sequence[Bytes],
     *,
+    references: Sequence[Bytes] | None = None,
     offsets: Sequence[int] | np.ndarray | None = None,
     threads: int = 1,
     backend: str = "auto",
@@ -120,10 +128,12 @@ def decode(
     """Decodes frame i into outs[i], a writable contiguous array of as many elements as were encoded.
 
     static: the static regions back to back. dynamic: the dynamic regions, back to back, or each at its byte `offsets`.
-    Raises CodecError naming frame, tile and field when the frames are damaged or not what `codec` and `outs` expect;
-    then what `outs` hold is undefined.
+    references: for delta, and for no other codec: what the sender encoded against. outs[i] may be references[i]
+    itself, which is then brought up to date in place; or memory apart from every reference.
+    Raises CodecError naming frame, tile and field when the frames are damaged or not what `codec` and `outs` expect,
+    or when a reference is not the sender's; then what `outs` hold is undefined (delta: unchanged).
     """
-    run("zp_decode", codec, 1, static, dynamic, outs, offsets, threads, backend)
+    run("zp_decode", codec, 1, static, dynamic, outs, offsets, threads, backend, references)
 
 
 def decode_reduce(
@@ -143,26 +153,42 @@ def decode_reduce(
     positive quiet NaN of the dtype, and e4m3 saturates (it has no infinity). One pass: no decoded copy is kept.
     Arguments and errors as in `decode`.
     """
+    if codec.id == "delta":
+        raise CodecError("decode_reduce: codec 'delta' restores versions and cannot sum; use decode, or another codec")
     if codec.dtype == "u8" or senders < 1:
         raise CodecError(f"decode_reduce: expected a float dtype and ≥ 1 senders, found {codec.dtype!r} and {senders}")
     run("zp_decode_reduce", codec, senders, static, dynamic, outs, offsets, threads, backend)
 
 
 def encode_frame(
-    codec: Codec, data: bytes | Bytes, *, params: Params | None = None, threads: int = 1, backend: str = "auto"
+    codec: Codec,
+    data: bytes | Bytes,
+    *,
+    reference: bytes | Bytes | None = None,
+    params: Params | None = None,
+    threads: int = 1,
+    backend: str = "auto",
 ) -> bytes:
-    """One frame as one string: static region, then dynamic region."""
+    """One frame as one string: static region, then dynamic region. `reference`: for delta."""
     chunk = np.frombuffer(data, np.uint8)
     size = static_size(codec, count(codec, chunk, "data"))
     out = np.empty(max_encoded_size(codec, chunk.nbytes // codec.item_bytes), np.uint8)
-    encoded = encode(codec, [chunk], out[:size], out[size:], params=params, threads=threads, backend=backend)
+    held = None if reference is None else [np.frombuffer(reference, np.uint8)]
+    encoded = encode(
+        codec, [chunk], out[:size], out[size:], references=held, params=params, threads=threads, backend=backend
+    )
     return out[: size + int(encoded.sizes[0])].tobytes()
 
 
 def decode_frame(
-    data: bytes | Bytes, *, dtype: str | None = None, threads: int = 1, backend: str = "auto"
+    data: bytes | Bytes,
+    *,
+    reference: bytes | Bytes | None = None,
+    dtype: str | None = None,
+    threads: int = 1,
+    backend: str = "auto",
 ) -> np.ndarray:
-    """The raw bytes (uint8) of one whole frame. `dtype`: refuse a frame of any other."""
+    """The raw bytes (uint8) of one whole frame. `reference`: for delta. `dtype`: refuse a frame of any other."""
     view = np.frombuffer(data, np.uint8)
     frame = Frame.parse(view)
     if dtype is not None and dtype != frame.codec.dtype:
@@ -171,13 +197,18 @@ def decode_frame(
         raise CodecError(
             f"frame: length: expected {frame.static_bytes + frame.dynamic_bytes} bytes, found {view.nbytes}; cut off?"
         )
+    held = None if reference is None else [np.frombuffer(reference, np.uint8)]
     out = np.empty(frame.elements * frame.codec.item_bytes, np.uint8)
-    decode(frame.codec, view[: frame.static_bytes], view[frame.static_bytes :], [out], threads=threads, backend=backend)
+    static, dynamic = np.split(view, [frame.static_bytes])
+    decode(frame.codec, static, dynamic, [out], references=held, threads=threads, backend=backend)
     return out
 
 
-def run(name, codec, senders, static, dynamic, outs, offsets, threads, backend) -> None:  # type: ignore[no-untyped-def]
+def run(  # type: ignore[no-untyped-def]
+    name, codec, senders, static, dynamic, outs, offsets, threads, backend, references=None
+) -> None:
     counts = [count(codec, out, f"outs[{i}]", written=True) for i, out in enumerate(outs)]
+    held = checked(references, codec, counts)
     room(static, 0, "static")
     room(dynamic, 0, "dynamic")
     batch = Batch(static.ctypes.data, static.nbytes, dynamic.ctypes.data, dynamic.nbytes)
@@ -188,11 +219,12 @@ def run(name, codec, senders, static, dynamic, outs, offsets, threads, backend) 
         batch.offsets = starts.ctypes.data
     error = Error(chunk=-1, tile=-1)
     shape = (senders, len(outs)) if name == "zp_decode_reduce" else (len(outs),)
-    status = getattr(library(), name)(
+    status = getattr(library(), "zp_delta_decode" if held else name)(
         byref(codec.spec()),
         *shape,
         (c_uint64 * len(outs))(*counts),
         byref(batch),
+        *held,
         pointers(outs),
         threads,
         chosen(backend),
@@ -203,6 +235,20 @@ def run(name, codec, senders, static, dynamic, outs, offsets, threads, backend) 
 
 def pointers(arrays: Sequence[Bytes]):  # type: ignore[no-untyped-def]
     return (c_void_p * len(arrays))(*(a.__array_interface__["data"][0] for a in arrays))
+
+
+def checked(references: Sequence[Bytes] | None, codec: Codec, counts: Sequence[int]):  # type: ignore[no-untyped-def]
+    """The references as one more argument of the library, or no argument if the codec takes none."""
+    if (references is not None) != (codec.id == "delta"):
+        wants = "expected one per chunk, found none" if codec.id == "delta" else "expected none, they are for 'delta'"
+        raise CodecError(f"references: codec {codec.id!r}: {wants}")
+    if references is None:
+        return []
+    if len(references) != len(counts):
+        raise CodecError(f"references: expected {len(counts)}, one per chunk, found {len(references)}")
+    for i, (reference, n) in enumerate(zip(references, counts, strict=True)):
+        room(reference, n * codec.item_bytes, f"references[{i}]", exact=True)
+    return [pointers(references)]
 
 
 def chosen(backend: str) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from zipplan.kernels.batch import decode, encode
 from zipplan.kernels.codec import ITEM_BYTES, Codec, max_dynamic_size, static_size
 from zipplan.kernels.native import library
-from zipplan.kernels.sample import sample
+from zipplan.kernels.sample import sample, update
 from zipplan.planner.errors import CodecError
 
 
@@ -113,22 +113,36 @@ def jobs(size: int, threads: tuple[int, ...]) -> Iterator[Work]:
             yield job(Codec("cascade", dtype, slack=384), best, profile, threads[0], raw, out)
             if find_spec("zipnn"):
                 yield zipnn_job(raw, threads[0])
+    after, before = update("bf16", size // 2)
+    for count in threads:
+        yield job(Codec("delta", "bf16"), best, "update", count, after, out, [before])
+    if best != "portable":
+        yield job(Codec("delta", "bf16"), "portable", "update", threads[0], after, out, [before])
 
 
-def job(codec: Codec, backend: str, profile: str, threads: int, raw: np.ndarray, out: np.ndarray) -> Work:
+def job(
+    codec: Codec,
+    backend: str,
+    profile: str,
+    threads: int,
+    raw: np.ndarray,
+    out: np.ndarray,
+    references: list[np.ndarray] | None = None,
+) -> Work:
     n = raw.nbytes // codec.item_bytes
+    how: dict[str, Any] = {"references": references, "backend": backend, "threads": threads}
     static, dynamic = np.zeros(static_size(codec, n), np.uint8), np.zeros(max_dynamic_size(codec, n), np.uint8)
-    used = int(encode(codec, [raw], static, dynamic, backend=backend, threads=threads).sizes[0])
+    used = int(encode(codec, [raw], static, dynamic, **how).sizes[0])
     out[:] = 0
-    decode(codec, static, dynamic[:used], [out], backend=backend, threads=threads)
+    decode(codec, static, dynamic[:used], [out], **how)
     if not np.array_equal(raw, out):
         raise CodecError(f"{codec.id} {codec.dtype} on {backend}: decoded bytes differ from the encoded ones")
 
     def run_encode() -> int:
-        return static.nbytes + int(encode(codec, [raw], static, dynamic, backend=backend, threads=threads).sizes[0])
+        return static.nbytes + int(encode(codec, [raw], static, dynamic, **how).sizes[0])
 
     def run_decode() -> None:
-        decode(codec, static, dynamic[:used], [out], backend=backend, threads=threads)
+        decode(codec, static, dynamic[:used], [out], **how)
 
     name = codec.id + (" slotted" if codec.slack else "")
     return Work((name, f"cpu-{backend}", codec.dtype, profile, threads), raw.nbytes, n, run_encode, run_decode)

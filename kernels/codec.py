@@ -8,6 +8,7 @@ from functools import cached_property
 from zipplan.kernels.native import CODECS, DTYPES, Spec, library
 from zipplan.planner.errors import CodecError, nearest
 
+TILED = ("window", "cascade")
 ITEM_BYTES = {"u8": 1, "bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 
@@ -15,7 +16,8 @@ ITEM_BYTES = {"u8": 1, "bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1, "fp8_e5m2
 class Codec:
     """One wire format with its parameters; sender and receiver must hold equal ones.
 
-    `id`: raw, window or cascade. `dtype`: u8 (any bytes; raw only), bf16, fp16, fp32, fp8_e4m3 or fp8_e5m2.
+    `id`: raw, window, cascade, or delta (against an earlier version of the chunk that both sides hold). `dtype`: u8
+    (any bytes; raw and delta only), bf16, fp16, fp32, fp8_e4m3 or fp8_e5m2.
     `slack`: bytes added to every tile's slot in the static region (multiple of 16). 0 is the exact form: what varies
     in size goes to the dynamic region. With enough slack (the slotted form) the dynamic region of nearly every frame
     is empty. `checksum`: frames carry one and decoding checks it. Raises CodecError on anything else.
@@ -31,7 +33,7 @@ class Codec:
             raise CodecError(f"codec {self.id!r} is unknown; {nearest(self.id, CODECS)}")
         if self.dtype not in DTYPES:
             raise CodecError(f"codec dtype {self.dtype!r} is unknown; {nearest(self.dtype, DTYPES)}")
-        if self.id != "raw" and self.dtype == "u8":
+        if self.id in TILED and self.dtype == "u8":
             raise CodecError(f"codec {self.id!r} needs a float dtype, found 'u8'; use codec 'raw' for plain bytes")
         most = library().zp_max_slack(CODECS.index(self.id), DTYPES.index(self.dtype))
         if self.slack % 16 or not 0 <= self.slack <= most:
@@ -100,7 +102,7 @@ def max_encoded_size(codec: Codec, n: int) -> int:
 
 def elements(codec: Codec, n: int) -> int:
     """n, if one frame can hold that many. Tile offsets count the dynamic region in 4-byte units, in 32 bits."""
-    most = 1 << (40 if codec.id == "raw" else 32)
+    most = 1 << (32 if codec.id in TILED else 40)
     if not 0 <= n <= most:
         raise CodecError(f"element count: expected 0 to {most} in one {codec.id} frame, found {n}; use several chunks")
     return n

@@ -1,4 +1,4 @@
-"""The compiled library behind the codec, through its plain C ABI (kernels/csrc/frame.h, encode.cpp, decode.cpp)."""
+"""The compiled library behind the codec, through its plain C ABI (kernels/csrc/frame.h, delta.h)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from zipplan.planner.errors import CodecError, DeviceError
 
-CODECS = ("raw", "window", "cascade")
+CODECS = ("raw", "window", "cascade", "delta")
 DTYPES = ("u8", "bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2")
 BACKENDS = ("auto", "portable", "avx2")
 
@@ -67,7 +67,7 @@ class Batch(ctypes.Structure):
     ]
 
 
-# Field numbers of frame.h -> name, and how its expected value reads.
+# Field numbers of header.h, then delta.h -> name, and how its expected value reads.
 FIELDS = (
     ("", ""),
     ("magic", "the four bytes ZPLN"),
@@ -88,6 +88,8 @@ FIELDS = (
     ("tile offset", "at most {}"),
     ("tile codes", "{} by the tile's record"),
     ("length", "{} bytes"),
+    ("planes", "{} bytes by the masks of the groups"),
+    ("reference", "digest {:#018x}"),
 )
 
 
@@ -114,6 +116,14 @@ def library() -> ctypes.CDLL:
             c_int,
         ),
         "zp_decode": ([POINTER(Spec), c_uint64, POINTER(c_uint64), POINTER(Batch), *work], c_int),
+        "zp_delta_encode": (
+            [POINTER(Spec), c_uint64, *[POINTER(c_void_p)] * 2, POINTER(c_uint64), *[c_void_p] * 3, c_int, c_int],
+            c_int,
+        ),
+        "zp_delta_decode": (
+            [POINTER(Spec), c_uint64, POINTER(c_uint64), POINTER(Batch), POINTER(c_void_p), *work],
+            c_int,
+        ),
         "zp_decode_reduce": ([POINTER(Spec), c_uint64, c_uint64, POINTER(c_uint64), POINTER(Batch), *work], c_int),
     }
     for name, (arguments, result) in signatures.items():
@@ -133,7 +143,14 @@ def read_header(address: int, size: int, where: str = "frame") -> Header:
 def fail(error: Error, where: str = "frame") -> NoReturn:
     """Raises what the library reported as CodecError: place, field, expected, found."""
     field, wording = FIELDS[error.field]
-    expected, found = wording.format(error.expected), f"{error.found:#x}" if error.field == 1 else str(error.found)
+    expected, found = wording.format(error.expected), f"{error.found:#x}" if field == "magic" else str(error.found)
+    advice = "the data are damaged, cut off or written with other settings: encode again with the codec that decodes"
+    if field == "reference":
+        found = wording.format(error.found)
+        advice = (
+            "sender and receiver hold different versions of the tensor: send it once with another codec, then use that "
+            "as reference on both sides"
+        )
     if field in ("codec", "dtype"):
         names = CODECS if field == "codec" else DTYPES
         found = repr(names[error.found]) if error.found < len(names) else f"code {error.found}"
@@ -142,8 +159,7 @@ def fail(error: Error, where: str = "frame") -> NoReturn:
         where + (f" {error.chunk}" if error.chunk >= 0 else "") + (f", tile {error.tile}" if error.tile >= 0 else "")
     )
     raise CodecError(
-        f"{place}: {field}: expected {expected}, found {found}; the data are damaged, cut off or written with other "
-        "settings: encode again with the codec that decodes",
+        f"{place}: {field}: expected {expected}, found {found}; {advice}",
         field=field,
         expected=error.expected,
         found=error.found,

@@ -43,9 +43,14 @@ def encode_frame(codec: Codec, data: bytes, params: Params | None = None) -> byt
             raw = data[t * TILE * item : (t + 1) * TILE * item]
             slot, spill = encode_tile(codec, raw, exponents, rest, low, base, ranking, len(dynamic))
             static, dynamic = static + slot, dynamic + spill
+    packed = bytes(a | b << 4 for a, b in zip(ranking[::2], ranking[1::2], strict=True))
+    return framed(codec, n, static, dynamic, packed)
+
+
+def framed(codec: Codec, n: int, static: bytes, dynamic: bytes, packed: bytes) -> bytes:
+    """Pads both regions and puts the header in front. `packed`: the 8 bytes at offset 40."""
     static += bytes(-(HEADER.size + len(static)) % 128)
     dynamic += bytes(-len(dynamic) % 128)
-    packed = bytes(a | b << 4 for a, b in zip(ranking[::2], ranking[1::2], strict=True))
     fields = [b"ZPLN", 1, CODECS.index(codec.id), DTYPES.index(codec.dtype), int(codec.checksum), n]
     fields += [HEADER.size + len(static), len(dynamic), codec.slack, 0, packed]
     if codec.checksum:

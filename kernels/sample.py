@@ -45,6 +45,20 @@ def sample(profile: str, dtype: str, n: int, *, scale: float = 0.02, seed: int =
     return to_bytes(values * np.float32(scale), dtype)
 
 
+def update(
+    dtype: str, n: int, *, step: float = 1e-5, scale: float = 0.02, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """(after, before) one step of Adam on n normal weights with FP32 masters, each rounded to dtype, as uint8.
+
+    step: the learning rate. Under gradients of pure noise m / sqrt(v) has the variance (1 - b1) / (1 + b1) of their
+    running mean (Kingma and Ba, arXiv 1412.6980, with its b1 = 0.9; b2 so near 1 that v stands still).
+    """
+    rng = np.random.default_rng(seed)
+    before = _normal(rng, n) * np.float32(scale)
+    after = before - _normal(rng, n) * np.float32(step * (0.1 / 1.9) ** 0.5)
+    return to_bytes(after, dtype), to_bytes(before, dtype)
+
+
 def to_bytes(values: np.ndarray, dtype: str) -> np.ndarray:
     """float32 values (finite) as the raw bytes of a dtype, rounded to nearest even."""
     values = values.astype(np.float32, copy=False)

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <immintrin.h>
 #pragma GCC target("avx2,bmi,bmi2,popcnt,lzcnt")
-#include "split.h"
+#include "planes.h"
 
 namespace zp {
 namespace {
@@ -136,7 +136,10 @@ const Ops* avx2_ops() {
     static const Ops ops = {
         {nullptr, split_bf16, split<Avx2, FP16>, split<Avx2, FP32>, split<Avx2, E4M3>, split<Avx2, E5M2>},
         {nullptr, merge_bf16, merge<Avx2, FP16>, merge<Avx2, FP32>, merge<Avx2, E4M3>, merge<Avx2, E5M2>},
-        window_encode<Avx2>, window_decode<Avx2>, cascade_encode<Avx2>, cascade_decode<Avx2>, weighted_sum,
+        window_encode<Avx2>, window_decode<Avx2>, cascade_encode<Avx2>, cascade_decode<Avx2>,
+        {Planes<Avx2, 1>::encode, Planes<Avx2, 2>::encode, Planes<Avx2, 4>::encode},
+        {Planes<Avx2, 1>::decode, Planes<Avx2, 2>::decode, Planes<Avx2, 4>::decode},
+        weighted_sum,
     };
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") ? &ops : nullptr;
 }

@@ -17,12 +17,6 @@ struct Scratch {  // copies of what a damaged record could make a loop overrun
     Streams levels;
 };
 
-struct Frame {
-    Header h;
-    const u8 *bytes, *dynamic;
-    u8 ranking[16];
-};
-
 // Decodes tile t (m elements) of a frame to dst. False and *err set on anything a correct encoder cannot have written.
 bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, const Ahead& next, Scratch& w, Error* err) {
     int c = f.h.codec, d = f.h.dtype;
@@ -59,9 +53,10 @@ bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, const Ah
     if (c == WINDOW) {
         escapes = ops.window_decode(planes, m, r.base, w.escapes, w.e, next);
     } else {
-        u8 exponent_of[16] = {};
+        u8 exponent_of[16] = {}, ranking[16];
+        unpack_ranking(f.h.ranking, ranking);
         for (u32 rank = 0; rank < RANKED; rank++) {
-            u32 symbol = f.ranking[rank];
+            u32 symbol = ranking[rank];
             exponent_of[rank_code(rank)] = symbol == ZERO_SYMBOL ? 0 : (u8)(r.base + symbol);
         }
         escapes = ops.cascade_decode(planes, m, exponent_of, w.levels, count, w.escapes, w.e, next);
@@ -70,35 +65,6 @@ bool decode_tile(const Ops& ops, const Frame& f, u64 t, u32 m, u8* dst, const Ah
         if (count[l] != r.count[l]) return fail(err, TILE_CODES, r.count[l], count[l]);
     if (escapes != r.escapes) return fail(err, TILE_CODES, r.escapes, escapes);
     ops.merge[d](w.e, body, low, m, dst);
-    return true;
-}
-
-// Reads and checks the headers of a batch against what the caller expects: frame i holds n[i % chunks] elements.
-bool open_frames(const Ops& ops, const Spec& s, u64 senders, u64 chunks, const u64* n, Batch b, std::vector<Frame>& frames, Error* e) {
-    frames.resize(senders * chunks);
-    u64 at = 0;
-    for (u64 i = 0; i < frames.size(); i++) {
-        Frame& f = frames[i];
-        e->chunk = (i64)i, e->tile = -1;
-        if (!read_header(b.fixed, b.fixed_bytes, &f.h, e)) return false;
-        if (f.h.codec != s.codec) return fail(e, CODEC, s.codec, f.h.codec);
-        if (f.h.dtype != s.dtype) return fail(e, DTYPE, s.dtype, f.h.dtype);
-        if (f.h.elements != n[i % chunks]) return fail(e, ELEMENTS, n[i % chunks], f.h.elements);
-        if (f.h.slack != s.slack) return fail(e, SLACK, s.slack, f.h.slack);
-        u64 from = b.offsets ? b.offsets[i] : at;
-        if (from > b.dynamic_bytes || f.h.dynamic_bytes > b.dynamic_bytes - from) return fail(e, LENGTH, from + f.h.dynamic_bytes, b.dynamic_bytes);
-        f.bytes = b.fixed, f.dynamic = b.dynamic + from;
-        at = from + f.h.dynamic_bytes;
-        unpack_ranking(f.h.ranking, f.ranking);
-        if (f.h.flags & CHECKSUMMED) {
-            u64 sum = checksum(ops, f.bytes, f.h.static_bytes, f.dynamic, f.h.dynamic_bytes);
-            if (sum != f.h.checksum) return fail(e, CHECKSUM, f.h.checksum, sum);
-        }
-        b.fixed += f.h.static_bytes, b.fixed_bytes -= f.h.static_bytes;
-    }
-    e->chunk = -1;
-    if (b.fixed_bytes) return fail(e, LENGTH, 0, b.fixed_bytes);
-    if (!b.offsets && at != b.dynamic_bytes) return fail(e, LENGTH, at, b.dynamic_bytes);
     return true;
 }
 

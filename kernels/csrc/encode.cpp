@@ -184,7 +184,7 @@ ZP_API int zp_encode(const Spec* spec, u64 chunks, const u8* const* src, const u
             used = slot_offset(s.codec, s.dtype, s.slack, last) + slot_bytes(s.codec, s.dtype, s.slack, tile_elements(n[i], last));
         }
         std::memset(frame[i] + used, 0, whole - used);
-        write_header(*ops, s, choices[i].ranking, n[i], at - begin, begin, frame[i]);
+        close_frame(*ops, make_header(s.codec, s.dtype, s.checksum, s.slack, n[i], at - begin, choices[i].ranking), begin, frame[i]);
         i64* out = sizes + 4 * i;
         out[0] = at - begin, out[1] = sum.below, out[2] = sum.above - sum.below, out[3] = sum.stored;
     }

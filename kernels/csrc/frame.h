@@ -1,5 +1,7 @@
 // Frame header, checksum, and what the C ABI shares. Mirrored by kernels/native.py.
 #pragma once
+#include <vector>
+
 #include "header.h"
 #include "ops.h"
 
@@ -22,8 +24,8 @@ inline bool fail(Error* e, int field, u64 expected, u64 found) {
     return false;
 }
 
-// Called last: with a checksum it reads both regions.
-void write_header(const Ops& ops, const Spec& spec, const u8* ranking, u64 n, u64 dynamic_bytes, const u8* dynamic, u8* frame);
+// Writes the header, last of all: with a checksum it reads both regions.
+void close_frame(const Ops& ops, Header h, const u8* dynamic, u8* frame);
 // Reads and checks a header; `bytes` is what the caller holds of the frame's static region.
 bool read_header(const u8* frame, u64 bytes, Header* h, Error* e);
 u64 checksum(const Ops& ops, const u8* static_region, u64 static_bytes, const u8* dynamic_region, u64 dynamic_bytes);
@@ -36,6 +38,13 @@ struct Batch {  // what the caller received: static regions back to back, dynami
     u64 dynamic_bytes;
     const u64* offsets;
 };
+
+struct Frame {
+    Header h;
+    const u8 *bytes, *dynamic;
+};
+// Reads and checks the headers of a batch against what the caller expects: frame i holds n[i % chunks] elements.
+bool open_frames(const Ops& ops, const Spec& s, u64 senders, u64 chunks, const u64* n, Batch b, std::vector<Frame>& frames, Error* e);
 }  // namespace zp
 
 // The C ABI. Status 0: done; 1: *err says what is wrong with the frames; 2: this processor lacks the backend.

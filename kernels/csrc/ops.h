@@ -33,6 +33,9 @@ struct Ops {
     u32 (*window_decode)(const u8* planes, u32 m, u32 base, const u8* escapes, u8* e, const Ahead& next);
     u32 (*cascade_encode)(const u8* e, u32 m, u32 base, const u8* code_of, u8* planes, Streams levels, u32* count, u8* escapes, const Ahead& next);
     u32 (*cascade_decode)(const u8* planes, u32 m, const u8* exponent_of, const Streams levels, u32* count, const u8* escapes, u8* e, const Ahead& next);
+    // Planes of m elements of 1, 2 or 4 bytes (entry size / 2) against a reference; encode returns the end of the planes.
+    u8* (*delta_encode[3])(const u8* src, const u8* ref, u64 m, u8* masks, u8* planes);
+    void (*delta_decode[3])(const u8* masks, const u8* planes, const u8* ref, u64 m, u8* dst);
     // A region's part of the checksum: `bytes` is a multiple of 64, `first` the index of its first 32-bit word.
     u64 (*weighted_sum)(const u8* region, u64 bytes, u64 first);
 };

@@ -1,6 +1,6 @@
 // Inner loops in plain C++ for processors without AVX2 and BMI2: 64-bit words hold 8 bytes, or a bit of 64 elements.
 #include "header.h"
-#include "split.h"
+#include "planes.h"
 
 namespace zp {
 namespace {
@@ -152,6 +152,9 @@ u64 weighted_sum(const u8* region, u64 bytes, u64 first) {
 const Ops portable_ops = {
     {nullptr, split<Portable, BF16>, split<Portable, FP16>, split<Portable, FP32>, split<Portable, E4M3>, split<Portable, E5M2>},
     {nullptr, merge<Portable, BF16>, merge<Portable, FP16>, merge<Portable, FP32>, merge<Portable, E4M3>, merge<Portable, E5M2>},
-    window_encode<Portable>, window_decode<Portable>, cascade_encode<Portable>, cascade_decode<Portable>, weighted_sum,
+    window_encode<Portable>, window_decode<Portable>, cascade_encode<Portable>, cascade_decode<Portable>,
+    {Planes<Portable, 1>::encode, Planes<Portable, 2>::encode, Planes<Portable, 4>::encode},
+    {Planes<Portable, 1>::decode, Planes<Portable, 2>::decode, Planes<Portable, 4>::decode},
+    weighted_sum,
 };
 }  // namespace zp

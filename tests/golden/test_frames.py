@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zipplan.kernels import Codec, decode_frame, encode_frame, reference
+from zipplan.kernels import Codec, decode_frame, encode_frame, reference, reference_delta
 
 FRAMES = Path(__file__).parent / "frames"
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2")
@@ -51,6 +51,9 @@ CASES = {
     "window-bf16-checksum": (Codec("window", "bf16", checksum=True), 130),
     "cascade-bf16-empty": (Codec("cascade", "bf16"), 0),
     "window-bf16-one": (Codec("window", "bf16"), 1),
+    "delta-u8": (Codec("delta", "u8"), 100),
+    "delta-bf16": (Codec("delta", "bf16", checksum=True), 4500),
+    "delta-fp32": (Codec("delta", "fp32"), 4500),
 }
 
 
@@ -58,10 +61,23 @@ def raw_of(codec: Codec, n: int) -> bytes:
     return bytes(range(100)) if codec.dtype == "u8" else payload(codec.dtype, n)
 
 
+def earlier(raw: bytes) -> bytes:
+    """The reference of the delta frames: some low bytes and some high ones were otherwise, most of it was the same."""
+    old = bytearray(raw)
+    old[::62] = bytes(b ^ 5 for b in old[::62])
+    old[401::501] = bytes(b ^ 0x81 for b in old[401::501])
+    return bytes(old)
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_frames_are_what_they_were(name: str) -> None:
     codec, n = CASES[name]
     raw, frame = raw_of(codec, n), (FRAMES / f"{name}.bin").read_bytes()
+    if codec.id == "delta":
+        assert encode_frame(codec, raw, reference=earlier(raw)) == frame
+        assert reference_delta.encode_frame(codec, raw, earlier(raw)) == frame
+        assert decode_frame(frame, reference=earlier(raw)).tobytes() == raw
+        return
     assert encode_frame(codec, raw) == frame
     assert reference.encode_frame(codec, raw) == frame
     assert decode_frame(frame).tobytes() == raw
@@ -78,6 +94,7 @@ if __name__ == "__main__":
     for name, (codec, n) in CASES.items():
         path = FRAMES / f"{name}.bin"
         if not path.exists():
-            path.write_bytes(encode_frame(codec, raw_of(codec, n)))
+            raw = raw_of(codec, n)
+            path.write_bytes(encode_frame(codec, raw, reference=earlier(raw) if codec.id == "delta" else None))
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(FRAMES.glob("*.bin"))}
     (FRAMES / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))

@@ -26,7 +26,7 @@ def test_bench_as_json() -> None:
     assert document["copy_GBps"] > 0
     rows = document["rows"]
     assert {r["dtype"] for r in rows} == {"bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"}
-    assert {r["profile"] for r in rows} == {"gaussian", "laplace", "swiglu", "relu"}
+    assert {r["profile"] for r in rows} == {"gaussian", "laplace", "swiglu", "relu", "update"}
     assert all(min(r["encode_GBps"], r["decode_GBps"]) > 0 for r in rows)
     for name, most in MOST_BITS.items():
         first = next(r for r in rows if (r["codec"], r["dtype"], r["profile"]) == (name, "bf16", "gaussian"))
@@ -34,6 +34,7 @@ def test_bench_as_json() -> None:
         assert first["ratio"] == pytest.approx(16 / first["bits_per_element"], abs=1e-3)
     swiglu = next(r for r in rows if (r["codec"], r["profile"]) == ("cascade", "swiglu"))
     assert swiglu["ratio"] > 1.38
+    assert next(r for r in rows if r["codec"] == "delta")["ratio"] > 5
 
 
 def test_bench_as_a_table() -> None:
