@@ -47,7 +47,7 @@ control, ranks that arrive late, SHARP in the network.
 @click.option("--size", required=True, metavar="S[,S…]", help="Message sizes as nccl-tests counts them; 16M is 16 MiB.")
 @click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
 @click.option(
-    "--codec", default="raw", show_default=True, metavar="NAME", help="raw, window, or auto (the planner's choice)."
+    "--codec", default="raw", show_default=True, metavar="NAME", help="raw, window, cascade, or auto (planner chooses)."
 )
 @click.option(
     "--algorithm",
