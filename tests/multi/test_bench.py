@@ -129,7 +129,7 @@ def test_unreadable_plans(torchrun: Launch, plan: Path, tmp_path: Path, damage: 
 def test_a_failing_check_fails_the_run(torchrun: Launch, plan: Path) -> None:
     """Exit code 1 and the place of the first wrong element when the bits are not identical."""
     done = torchrun("bench_broken.py", "--plan", str(plan), "-b", "1M", "--iters", "1", "--warmup", "0")
-    assert done.stderr.count("exitcode  : 1 ") == 4
+    assert "exitcode  : 1 " in done.stderr  # of the first rank; torchrun ends those that are still leaving
     assert "NOT identical: reduce_scatter bf16 1M: rank 0: " in done.stdout
     assert "elements differ, first at flat index 0" in done.stdout
     assert " NO" in done.stdout
