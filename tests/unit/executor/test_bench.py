@@ -27,7 +27,7 @@ def test_outside_torchrun() -> None:
     done = bench("--plan", "my plan.json", "--json", before="import sys; sys.modules['torch'] = None")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "zipplan: error: the bench needs several ranks and RANK is not set; start it with torchrun: "
+        "zipplan: error: bench needs several ranks and RANK is not set; start it with torchrun: "
         "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan 'my plan.json' --json\n"
     )
 
