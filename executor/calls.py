@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -64,27 +65,32 @@ class Call:
         kind = f" ({self.kind})" if self.kind else ""
         return f"{self.collective}{extra} of {format_size(self.size)} {dtype_name(self.dtype)}{kind}"
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype:
         """Of input and output."""
         return self.input.dtype
 
-    @property
+    @cached_property
+    def device(self) -> str:
+        """'cpu' or 'cuda'."""
+        return self.input.device.type
+
+    @cached_property
     def elements(self) -> int:
         """Of the larger tensor; as nccl-tests counts."""
         return max(self.input.numel(), self.output.numel())
 
-    @property
+    @cached_property
     def size(self) -> int:
         """`elements` in bytes."""
         return self.elements * self.dtype.itemsize
 
-    @property
+    @cached_property
     def divides(self) -> bool:
         """Whether the sum is divided by the number of ranks."""
         return bool(self.op == dist.ReduceOp.AVG)
 
-    @property
+    @cached_property
     def not_accelerated(self) -> str | None:
         """Why no schedule of zipplan's own can do it."""
         if not self.collective.reduces or self.op == SUM or (self.divides and self.dtype.is_floating_point):

@@ -58,12 +58,16 @@ def _close_all() -> None:
 
 @dataclass(frozen=True)
 class Decision:
-    """How a call runs: by the plan's `choice`, or natively (None), which the plan chose or which has a `reason`."""
+    """How a call runs: by the plan's `choice`, or natively (None), which the plan chose or which has a `reason`.
+
+    `reason`: as `fallbacks` counts it. `compressing`: of the class, when this was decided.
+    """
 
     tally: Class
     schedule: Schedule
     choice: Choice | None
-    reason: str | None
+    reason: tuple[str, str, str] | None
+    compressing: bool
 
 
 class Session:
@@ -94,9 +98,11 @@ class Session:
         axes = frozenset[Axis]().union(*(s.axes for s in schedules))
         self._axes = native.Axes(group, ranks_per_node, axes, make)
         self._native = {c: build(1, self.ranks, "raw") for c, build in NATIVE.items()}
+        self._parts = {c: calls.parts(c, self.ranks) for c in NATIVE}
         self._scratch: dict[torch.device, Scratch] = {}
         self._codecs: dict[tuple[Any, ...], SlotCodec] = {}
         self._choices: dict[tuple[Any, ...], Choice | str] = {}
+        self._decisions: dict[tuple[Any, ...], Decision] = {}
         self.device = device_of(backend)
         self._sums = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.rehearsal = _rehearsal(plan, self.ranks, self.backend) if plan else None
@@ -230,26 +236,40 @@ class Session:
                 self._judge(decision.tally)
 
     def _decide(self, call: Call) -> Decision:
-        """How to run a call; alike on all ranks, since it depends on what all ranks know."""
+        """How to run a call; alike on all ranks, since it depends on what all ranks know. Remembered by what it is."""
+        even = call.splits is None
+        key = (call.collective, call.dtype, call.size if even else -1, call.kind, call.not_accelerated, call.device)
+        held = self._decisions.get(key)
+        if held is None or held.compressing != held.tally.compressing:
+            if len(self._decisions) > 4096:  # sizes that never come again must not pile up
+                self._decisions.clear()
+            held = self._decisions[key] = self._decided(call)
+        return held
+
+    def _decided(self, call: Call) -> Decision:
         size = call.size
         if call.splits is not None:  # sizes differ between ranks: one class for all
             size = self._zipped_from(call.dtype)
         choice = self.choose(call.collective, call.dtype, size, call.input.device)
         tally = self._class(call, choice)
         native_schedule = self._native[call.collective]
+
+        def why(reason: str) -> tuple[str, str, str]:
+            return str(call.collective), dtype_name(call.dtype), reason
+
         if isinstance(choice, str):
-            return Decision(tally, native_schedule, None, choice)
+            return Decision(tally, native_schedule, None, why(choice), tally.compressing)
         if choice.schedule.name == "native":
-            return Decision(tally, choice.schedule, None, None)
+            return Decision(tally, choice.schedule, None, None, tally.compressing)
         if call.not_accelerated is not None:
-            return Decision(tally, native_schedule, None, call.not_accelerated)
+            return Decision(tally, native_schedule, None, why(call.not_accelerated), tally.compressing)
         if has_frames(choice.schedule) and not tally.compressing:  # judged by what all ranks measured
-            return Decision(tally, native_schedule, None, tally.reason)
-        return Decision(tally, choice.schedule, choice, None)
+            return Decision(tally, native_schedule, None, why(tally.reason), False)
+        return Decision(tally, choice.schedule, choice, None, tally.compressing)
 
     def _count(self, call: Call, decision: Decision, seconds: float | None) -> None:
         if decision.reason is not None:
-            self.fallbacks[str(call.collective), dtype_name(call.dtype), decision.reason] += 1
+            self.fallbacks[decision.reason] += 1
         decision.tally.count(call.size, self.last, seconds, self._predicted_s(call))
         if decision.tally.due and not decision.tally.compressing:
             decision.tally.judge(0, 0)
@@ -295,8 +315,10 @@ class Session:
         return tally
 
     def _predicted_s(self, call: Call) -> float:
+        if self.plan is None or self.rehearsal:
+            return 0.0
         choice = self.choose(call.collective, call.dtype, call.size, call.input.device)
-        return 0.0 if isinstance(choice, str) or self.rehearsal else choice.predicted_ps / 1e12
+        return 0.0 if isinstance(choice, str) else choice.predicted_ps / 1e12
 
     def _judge(self, tally: Class) -> None:
         """All ranks sum what they encoded and decide alike."""
@@ -315,7 +337,7 @@ class Session:
 
         A part is what one rank contributes to or gets from another; it is padded at its end, in scratch.
         """
-        parts_in, parts_out = calls.parts(schedule.collective, self.ranks)
+        parts_in, parts_out = self._parts[schedule.collective]
         scratch = self._scratch.setdefault(input.device, Scratch(input.device))
         itemsize = input.dtype.itemsize
         slots_in, slots_out = schedule.slots, schedule.buffer_slots[OUTPUT]

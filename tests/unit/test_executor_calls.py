@@ -17,7 +17,7 @@ from zipplan.executor.session import MOST_ELEMENTS
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.schedule import Collective
 
-DOCS = Path(__file__).parents[2] / "docs" / "executor.md"
+ROOT = Path(__file__).parents[2]
 
 
 @given(st.integers(0, 1 << 45), st.integers(1 << 20, 1 << 40))
@@ -69,8 +69,9 @@ def test_environment_refuses_what_it_does_not_know() -> None:
 
 
 def test_docs_show_the_variables() -> None:
-    """The table in the docs is the one in the code."""
-    assert environment.table() in DOCS.read_text(encoding="utf-8")
+    """The tables in the documents are the one in the code."""
+    for document in ("README.md", "docs/executor.md"):
+        assert environment.table() in (ROOT / document).read_text(encoding="utf-8"), document
 
 
 def judged(ratio: float, breaks_even: float) -> Class:
