@@ -35,8 +35,10 @@ u64 xxh64(const u8* p, u64 bytes, u64 seed) {
     u64 h = seed + P5;
     if (bytes >= 32) {
         u64 lane[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
-        for (; end - p >= 32; p += 32)
+        for (; end - p >= 32; p += 32) {
+            fetch_read(p);
             for (int k = 0; k < 4; k++) lane[k] = mix(lane[k], load64(p + 8 * k));
+        }
         h = rotate(lane[0], 1) + rotate(lane[1], 7) + rotate(lane[2], 12) + rotate(lane[3], 18);
         for (u64 v : lane) h = (h ^ mix(0, v)) * P1 + P4;
     }

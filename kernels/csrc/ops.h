@@ -24,6 +24,12 @@ struct Ahead {
     }
 };
 
+// Fetches what a loop over large arrays needs later, a cache line each; past an array's end it does nothing. Processors
+// do this by themselves, but late: by a third (measured by `zipplan codec bench` on an x86-64 virtual machine).
+constexpr u32 DISTANCE = 2048;  // bytes
+inline void fetch_read(const u8* p) { __builtin_prefetch((const void*)((u64)p + DISTANCE), 0); }
+inline void fetch_write(const u8* p) { __builtin_prefetch((const void*)((u64)p + DISTANCE), 1); }
+
 struct Ops {
     // m elements -> exponents e[m], the rest (bytes, then planes), low halves of fp32.
     void (*split[DTYPES])(const u8* src, u32 m, u8* e, u8* rest, u8* low, Sums* sums);

@@ -39,6 +39,7 @@ template <class B, int ITEM> struct Planes {
                 std::memcpy(x_tail, x, ITEM * (m - g)), std::memcpy(ref_tail, r, ITEM * (m - g));
                 x = x_tail, r = ref_tail;
             }
+            for (u32 i = 0; i < sizeof z; i += 64) fetch_read(x + i), fetch_read(r + i), fetch_write(out + i);
             Word mask = codes(x, r, z);
             std::memcpy(masks, &mask, ITEM);
             for (u32 k = 0; k < ITEM; k++) {
@@ -63,6 +64,7 @@ template <class B, int ITEM> struct Planes {
             const u8* r = ref + ITEM * g;
             u8* to = dst + ITEM * g;
             const bool whole = m - g >= GROUP;
+            for (u32 i = 0; i < sizeof tail; i += 64) fetch_read(r + i), fetch_write(to + i);
             Word mask;
             std::memcpy(&mask, masks, ITEM);
             if (!mask) {
