@@ -142,6 +142,11 @@ def _tree(cluster: Cluster) -> Tree:
     return root
 
 
+def _described(name: str, gpu: str | None) -> Imported:
+    """A shipped machine, or a file with what was read of it."""
+    return Imported(load_machine(name), "shipped") if name in shipped() else load_described(name, gpu=gpu)
+
+
 def _matrix(cluster: Cluster, width: int) -> tuple[str, Table | None]:
     """(Title, table) in the widest form that fits: class and rate, or rates with the classes in the title.
 
@@ -224,7 +229,7 @@ def check(
     context: click.Context, /, file: str, against: str | None, as_json: bool, gpu: str | None, **where: Any
 ) -> None:
     """Lint a machine: asymmetric or degraded links, GPUs without NVLink, far NICs, oversubscription, odd numbers."""
-    described = Imported(load_machine(file), "shipped") if file in shipped() else load_described(file, gpu=gpu)
+    described = _described(file, gpu)
     cluster = read_cluster(file, gpu, **where)
     findings = run_checks(described, cluster)
     failed = any(f.level == "error" for f in findings)
@@ -232,7 +237,7 @@ def check(
     if against is not None:
         from zipplan.planner.topology.combine import compare
 
-        differences = compare(described, load_described(against, gpu=gpu or _model(described)))
+        differences = compare(described, _described(against, gpu or _model(described)))
         failed = failed or bool(differences)
     if as_json:
         rows = [{"level": f.level, "rule": f.rule, "text": f.text} for f in findings]

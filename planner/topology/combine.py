@@ -8,6 +8,7 @@ from zipplan.planner.errors import TopologyError
 from zipplan.planner.topology.cluster import build_cluster
 from zipplan.planner.topology.importers import Imported
 from zipplan.planner.topology.node import NodeTemplate
+from zipplan.planner.units import format_bandwidth
 
 
 def with_fabric(node: Imported, fabric: Imported) -> Imported:
@@ -43,18 +44,25 @@ def with_fabric(node: Imported, fabric: Imported) -> Imported:
 
 
 def compare(one: Imported, other: Imported) -> list[dict[str, str]]:
-    """Pairs of devices whose class differs: each with its raw label (or the computed class) in both; none wins."""
+    """Pairs of devices whose class differs, both said; none wins.
+
+    By their raw labels where both texts have them, else by the computed path class and rate of every pair of ranks.
+    """
+    raw = bool(one.labels and other.labels)
+    left, right = (d.labels if raw else _classes(d) for d in (one, other))
     rows = []
-    for pair in sorted(set(_labels(one)) | set(_labels(other))):
-        a, b = _labels(one).get(pair, "absent"), _labels(other).get(pair, "absent")
+    for pair in sorted(set(left) | set(right)):
+        a, b = left.get(pair, "absent"), right.get(pair, "absent")
         if a != b:
             rows.append({"pair": "-".join(pair), "a": f"{a} ({one.format})", "b": f"{b} ({other.format})"})
     return rows
 
 
-def _labels(described: Imported) -> dict[tuple[str, str], str]:
-    if described.labels:
-        return described.labels
+def _classes(described: Imported) -> dict[tuple[str, str], str]:
     cluster = build_cluster(described.machine, nodes=1)
-    ranks = range(cluster.ranks)
-    return {(cluster.device_of(a), cluster.device_of(b)): cluster.label(a, b) for b in ranks for a in range(b)}
+    pairs = [(a, b) for b in range(cluster.ranks) for a in range(b)]
+    rates = {pair: min(int(cluster.bandwidths[link]) for link in cluster.path(*pair)) for pair in pairs}
+    return {
+        (cluster.device_of(a), cluster.device_of(b)): f"{cluster.label(a, b)} {format_bandwidth(rates[a, b])}"
+        for a, b in pairs
+    }
