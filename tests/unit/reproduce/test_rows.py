@@ -23,7 +23,7 @@ def rows() -> dict[str, Row]:
 
 
 def test_every_number_is_within_ten_percent_but_the_switchers_mean(rows: dict[str, Row]) -> None:
-    """The switcher's seven shapes hang on links inside the A6000 nodes that the paper does not give; the page says so."""
+    """The switcher's seven shapes hang on links inside the A6000 nodes that the paper omits; the page says so."""
     numbers = {row.id: row.error for row in rows.values() if row.error is not None}
     assert len(numbers) >= 20
     assert {key for key, error in numbers.items() if abs(error) > 0.10} <= {"switcher-mean"}
