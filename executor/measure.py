@@ -16,6 +16,7 @@ from zipplan.executor import check, native
 from zipplan.executor.agree import gather_bytes
 from zipplan.executor.calls import DTYPES
 from zipplan.executor.session import Session, has_frames
+from zipplan.planner.bandwidth import bus_factor
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.schedule import Collective, Exchange
 
@@ -50,11 +51,6 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
-
-
-def bus_factor(collective: Collective, ranks: int) -> float:
-    """busbw / algbw (NVIDIA/nccl-tests doc/PERFORMANCE.md)."""
-    return (2 if collective is Collective.ALL_REDUCE else 1) * (ranks - 1) / ranks
 
 
 class Bench:
