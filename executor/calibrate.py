@@ -195,17 +195,19 @@ def _stages(sizes: list[int], dtype: str) -> Iterator[StageCurve]:
 
     from zipplan.executor.calls import DTYPES
     from zipplan.executor.codec import SlotCodec
+    from zipplan.executor.coders import CpuCoder
     from zipplan.executor.interpreter import sum_by_sender
 
     ranks, kind = dist.get_world_size(), DTYPES[dtype]
 
     def frames(codec: str, size: int) -> tuple[SlotCodec, Tensor, Tensor, Tensor, Any]:
         elements = size // ranks // kind.itemsize
-        coder = SlotCodec(codec, {}, dtype, elements)
+        coder = SlotCodec(CpuCoder(), codec, {}, dtype, elements)
         src = _normal(ranks * elements * kind.itemsize, dtype)
         static = torch.empty(ranks * coder.static_bytes, dtype=torch.uint8)
         dynamic = torch.empty(ranks * coder.dynamic_bound, dtype=torch.uint8)
-        sizes = coder.encode(src, static, dynamic)
+        coder.encode(src, static, dynamic)
+        (sizes,) = coder.sizes(static)
         return coder, src, static, dynamic, sizes.cumsum() - sizes
 
     def encode(codec: str) -> Make:

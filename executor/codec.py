@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from zipplan import kernels
+from zipplan.executor.coders import Coder
 from zipplan.planner.errors import PlanError, nearest
 
 _PARAMETERS = ("slack", "base")
@@ -28,52 +28,37 @@ def codec_of(
 
 
 class SlotCodec:
-    """Codes slots of `elements` elements each, on the CPU; flat uint8 tensors in and out, sizes in bytes.
+    """Codes slots of `elements` elements each; flat uint8 tensors in and out, sizes in bytes.
 
     `codec`, `dtype`: ids of zipplan.kernels; `parameters`: as a plan holds them. Raises PlanError, CodecError.
     """
 
-    def __init__(self, codec: str, parameters: Mapping[str, int | float | str], dtype: str, elements: int) -> None:
+    def __init__(
+        self, coder: Coder, codec: str, parameters: Mapping[str, int | float | str], dtype: str, elements: int
+    ) -> None:
+        self._coder = coder
         self._codec, self._params = codec_of(codec, parameters, dtype)
         self._elements = elements
         self.slot_bytes = elements * self._codec.item_bytes
         self.static_bytes = kernels.static_size(self._codec, elements)
         self.dynamic_bound = kernels.max_dynamic_size(self._codec, elements)
 
-    def encode(self, src: Tensor, static: Tensor, dynamic: Tensor) -> np.ndarray:
-        """Encode all slots of `src`; dynamic regions packed from the start of `dynamic`. Returns their sizes."""
-        encoded = kernels.encode(
-            self._codec, self._slots(src), static.numpy(), dynamic.numpy(), params=self._params, threads=threads()
-        )
-        return encoded.sizes
+    def encode(self, src: Tensor, static: Tensor, dynamic: Tensor) -> None:
+        """Encode all slots of `src`; dynamic regions packed from the start of `dynamic`."""
+        self._coder.encode(self._codec, self._params, self._slots(src), static, dynamic)
 
-    def sizes(self, static: Tensor) -> np.ndarray:
-        """Sizes of the dynamic regions, from the headers in the static regions."""
-        count = static.numel() // self.static_bytes
-        return kernels.dynamic_sizes(self._codec, static.numpy(), [self._elements] * count)
+    def sizes(self, *statics: Tensor) -> list[np.ndarray]:
+        """Sizes of the dynamic regions, from the headers in each of these static regions. On a GPU it waits, once."""
+        counts = [[self._elements] * (static.numel() // self.static_bytes) for static in statics]
+        return self._coder.sizes(*((self._codec, s, n) for s, n in zip(statics, counts, strict=True)))
 
     def decode(self, static: Tensor, dynamic: Tensor, offsets: np.ndarray, dst: Tensor) -> None:
         """Decode frame i, its dynamic region at offsets[i], to slot i of `dst`."""
-        kernels.decode(
-            self._codec, static.numpy(), dynamic.numpy(), self._slots(dst), offsets=offsets, threads=threads()
-        )
+        self._coder.decode(self._codec, static, dynamic, self._slots(dst), offsets)
 
     def decode_reduce(self, static: Tensor, dynamic: Tensor, offsets: np.ndarray, senders: int, dst: Tensor) -> None:
         """Slot j of `dst` = sum over senders s of frame s · slots + j, in FP32 in that order, rounded once."""
-        kernels.decode_reduce(
-            self._codec,
-            static.numpy(),
-            dynamic.numpy(),
-            self._slots(dst),
-            senders=senders,
-            offsets=offsets,
-            threads=threads(),
-        )
+        self._coder.decode_reduce(self._codec, static, dynamic, self._slots(dst), offsets, senders)
 
-    def _slots(self, flat: Tensor) -> list[np.ndarray]:
-        return list(flat.numpy().reshape(-1, self.slot_bytes))
-
-
-def threads() -> int:
-    """As many as torch uses; torchrun sets one per rank unless OMP_NUM_THREADS says otherwise."""
-    return torch.get_num_threads()
+    def _slots(self, flat: Tensor) -> Sequence[Tensor]:
+        return flat.view(-1, self.slot_bytes).unbind()

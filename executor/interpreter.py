@@ -41,11 +41,10 @@ class Scratch:
 
 @dataclass
 class Frames:
-    """k frames: static regions at a constant stride; dynamic regions at `offsets` with `sizes` (bytes, k each)."""
+    """k frames: static regions at a constant stride; dynamic regions at `offsets` (bytes, k of them) once known."""
 
     static: Tensor
     dynamic: Tensor
-    sizes: np.ndarray
     offsets: np.ndarray
 
 
@@ -163,9 +162,8 @@ class _Run:
         slots = self.schedule.buffer_slots[stage.dst]
         static = self.scratch.take(f"{stage.dst}.static", slots * self._codec.static_bytes)
         dynamic = self.scratch.take(f"{stage.dst}.dynamic", slots * self._codec.dynamic_bound)
-        sizes = self._codec.encode(self.raw[stage.src], static, dynamic)
-        self.frames[stage.dst] = Frames(static, dynamic, sizes, _starts(sizes))
-        self.traffic += Traffic(slots * self.slot_bytes, static.numel() + int(sizes.sum()))
+        self._codec.encode(self.raw[stage.src], static, dynamic)
+        self.frames[stage.dst] = Frames(static, dynamic, np.zeros(0, np.int64))
 
     def _raw(self, stage: Stage) -> Any:
         assert stage.exchange is not None
@@ -181,32 +179,32 @@ class _Run:
         src = self.frames[stage.src].static
         slots, peers = self.schedule.buffer_slots[stage.dst], self.schedule.axis_size(stage.axis)
         out = self.scratch.take(f"{stage.dst}.static", slots * self._codec.static_bytes)
-        none = np.zeros(0, np.int64)
-        self.frames[stage.dst] = Frames(out, out[:0], none, none)
+        self.frames[stage.dst] = Frames(out, out[:0], np.zeros(0, np.int64))
         gathers = stage.exchange is Exchange.ALL_GATHER
         self.traffic.wire_bytes += src.numel() * (peers - 1) / (1 if gathers else peers)
         return native.exchange(stage.exchange, out, src, self.axes.group(stage.axis))
 
     def _dynamic(self, stage: Stage) -> Any:
-        """The static regions have arrived: their headers say how much comes from whom."""
+        """The static regions have arrived: their headers say how much comes from whom. All are read at once."""
         src, dst, group = self.frames[stage.src], self.frames[stage.dst], self.axes.group(stage.axis)
         peers = self.schedule.axis_size(stage.axis)
-        dst.sizes = self._codec.sizes(dst.static)
-        from_peer = dst.sizes.reshape(peers, -1)
+        own, sizes = self._codec.sizes(src.static, dst.static)
+        self.traffic += Traffic(len(own) * self.slot_bytes, src.static.numel() + int(own.sum()))
+        from_peer = sizes.reshape(peers, -1)
         receive = from_peer.sum(axis=1)
         if stage.exchange is Exchange.ALL_GATHER:
             # The transport gathers equal sizes: all send as much as the largest, which all know from the headers.
-            most, own = int(receive.max()), int(src.sizes.sum())
+            most, mine = int(receive.max()), int(own.sum())
             dst.offsets = (np.arange(peers)[:, None] * most + np.apply_along_axis(_starts, 1, from_peer)).reshape(-1)
             dst.dynamic = self._dynamic_buffer(stage)[: peers * most]
             if most == 0:
                 return None
-            src.dynamic[own:most].zero_()
+            src.dynamic[mine:most].zero_()
             self.traffic.wire_bytes += most * (peers - 1)
             return native.exchange(Exchange.ALL_GATHER, dst.dynamic, src.dynamic[:most], group)
         # Nobody knows whether all pairs have nothing to say, so all ranks enter the call even then.
-        send = src.sizes.reshape(peers, -1).sum(axis=1)
-        dst.offsets = _starts(dst.sizes)
+        send = own.reshape(peers, -1).sum(axis=1)
+        dst.offsets = _starts(sizes)
         dst.dynamic = self._dynamic_buffer(stage)[: int(receive.sum())]
         self.traffic.wire_bytes += int(send.sum() - send[self._place(stage)])
         sent = src.dynamic[: int(send.sum())]

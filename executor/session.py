@@ -25,6 +25,7 @@ from zipplan.executor.adaptive import Class, break_even
 from zipplan.executor.agree import agree_on_call
 from zipplan.executor.calls import SUM, Call, dtype_name
 from zipplan.executor.codec import SlotCodec
+from zipplan.executor.coders import coder_for
 from zipplan.executor.interpreter import Scratch, Traffic, run
 from zipplan.executor.work import Forwarded, Handle, Lane
 from zipplan.planner.collectives import NATIVE
@@ -88,6 +89,7 @@ class Session:
         self.rank, self.ranks = group.rank(), group.size()
         self.most_elements = MOST_ELEMENTS
         self.no_plan = "no plan"
+        self.no_codec: str | None = None
         self.classes: dict[tuple[Any, ...], Class] = {}
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()
         self.last = Traffic()
@@ -104,6 +106,7 @@ class Session:
         self._choices: dict[tuple[Any, ...], Choice | str] = {}
         self._decisions: dict[tuple[Any, ...], Decision] = {}
         self.device = device_of(backend)
+        self.coder = coder_for(self.device)
         self._sums = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.rehearsal = _rehearsal(plan, self.ranks, self.backend) if plan else None
         if self.rehearsal and self.rank == 0:
@@ -162,8 +165,10 @@ class Session:
         choice = self.plan.choose(collective, dtype_name(dtype), size)
         if choice is None:
             return f"the plan has no table for {collective} of {dtype_name(dtype)}"
-        if has_frames(choice.schedule) and device != "cpu":
-            return f"no codec for tensors on {device}"
+        if has_frames(choice.schedule) and device != self.device.type:
+            return f"no codec for tensors on {device} with {self.backend}"
+        if has_frames(choice.schedule) and self.no_codec is not None:
+            return self.no_codec
         return choice
 
     def forward(self, name: str, job: Callable[[], Any], ordered: bool = True) -> Any:
@@ -288,7 +293,7 @@ class Session:
             return choice.codec.id, tuple(sorted(choice.codec.parameters.items()))
 
         scratch = self._scratch.setdefault(call.input.device, Scratch(call.input.device))
-        self.last = uneven.zipped(call, self.group, self.watch, scratch, dtype_name(call.dtype), codec_of)
+        self.last = uneven.zipped(call, self.group, self.watch, scratch, self.coder, dtype_name(call.dtype), codec_of)
 
     def _zipped_from(self, dtype: torch.dtype) -> int:
         """The smallest size from which the plan zips an all-to-all; 0 when it never does."""
@@ -366,7 +371,7 @@ class Session:
         parameters = choice.codec.parameters
         key = (choice.schedule.codec, *sorted(parameters.items()), dtype, elements)
         if key not in self._codecs:
-            self._codecs[key] = SlotCodec(choice.schedule.codec, parameters, dtype_name(dtype), elements)
+            self._codecs[key] = SlotCodec(self.coder, choice.schedule.codec, parameters, dtype_name(dtype), elements)
         return self._codecs[key]
 
     @property

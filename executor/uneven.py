@@ -8,7 +8,7 @@ those that have nothing to send.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,16 @@ from torch import Tensor
 from zipplan import kernels
 from zipplan.executor import native
 from zipplan.executor.calls import Call, flat_bytes
-from zipplan.executor.codec import codec_of, threads
+from zipplan.executor.codec import codec_of
+from zipplan.executor.coders import Asked, Coder
 from zipplan.executor.faults import Watch
 from zipplan.executor.interpreter import Scratch, Traffic
 from zipplan.planner.schedule import Exchange
 
 Parameters = tuple[tuple[str, int | float | str], ...]
 CodecOf = Callable[[int], tuple[str, Parameters] | None]
+
+_ALIGNED = 128  # bytes: where a frame may start (docs/wire-format.md)
 
 
 def native_call(call: Call, group: Any, watch: Watch) -> Traffic:
@@ -35,23 +38,27 @@ def native_call(call: Call, group: Any, watch: Watch) -> Traffic:
     return Traffic(wire_bytes=sum(send) - send[group.rank()])
 
 
-def zipped(call: Call, group: Any, watch: Watch, scratch: Scratch, dtype: str, choose: CodecOf) -> Traffic:
+def zipped(
+    call: Call, group: Any, watch: Watch, scratch: Scratch, coder: Coder, dtype: str, choose: CodecOf
+) -> Traffic:
     """Frames in place of bytes; `choose`: codec id and parameters for a pair of so many elements, None for raw."""
     item = call.dtype.itemsize
     source, target, receive, send = _flat(call)
     out, into = (_Runs([n // item for n in counts], item, dtype, choose) for counts in (send, receive))
     watch.stage = "encode"
     static, dynamic = out.room(scratch, "send")
-    sizes = out.encode(source.numpy(), static.numpy(), dynamic.numpy())
+    out.encode(coder, source, static, dynamic)
     got_static, got_dynamic = into.room(scratch, "receive")
     _exchange("static", got_static, static, group, into.static, out.static, watch)
     watch.stage = "dynamic"
-    got_sizes = into.sizes(got_static.numpy())
+    mine, theirs = out.asked(static), into.asked(got_static)
+    found = coder.sizes(*mine, *theirs)
+    sizes, got_sizes = out.by_part(found[: len(mine)]), into.by_part(found[len(mine) :])
     got = got_dynamic[: sum(got_sizes)]
-    sent = dynamic[: sum(sizes)]
+    sent = out.packed(dynamic, sizes)
     _exchange("dynamic", got, sent, group, got_sizes, sizes, watch)
     watch.stage = "decode"
-    into.decode(got_static.numpy(), got.numpy(), got_sizes, target.numpy())
+    into.decode(coder, got_static, got, got_sizes, target)
     _return(call, target)
     own = group.rank()
     encoded = sum(s + d for s, d in zip(out.static, sizes, strict=True))
@@ -69,64 +76,78 @@ class _Runs:
         at = 0
         for key, members in groupby(found):
             count = len(list(members))
-            coder = None if key is None else codec_of(key[0], dict(key[1]), dtype)
+            codec = None if key is None else codec_of(key[0], dict(key[1]), dtype)
             for part in range(at, at + count):
-                self.static[part] = elements[part] * item
-                if coder is not None:
-                    self.static[part] = kernels.static_size(coder[0], elements[part])
-                    self.bound[part] = kernels.max_dynamic_size(coder[0], elements[part])
-            self.runs.append((coder, at, count))
+                self.static[part] = -(-elements[part] * item // _ALIGNED) * _ALIGNED
+                if codec is not None:
+                    self.static[part] = kernels.static_size(codec[0], elements[part])
+                    self.bound[part] = kernels.max_dynamic_size(codec[0], elements[part])
+            self.runs.append((codec, at, count))
             at += count
 
     def room(self, scratch: Scratch, name: str) -> tuple[Tensor, Tensor]:
         """Scratch for static and dynamic regions."""
         return scratch.take(f"{name}.static", sum(self.static)), scratch.take(f"{name}.dynamic", sum(self.bound))
 
-    def _places(self) -> Iterator[tuple[Any, slice, slice, slice]]:
-        """(codec, parts, bytes of their static regions, raw bytes) of every run."""
+    def _places(self) -> Iterator[tuple[Any, slice, slice, slice, slice]]:
+        """(codec, parts, bytes of their static regions, room for their dynamic ones, raw bytes) of every run."""
         starts, raw = np.cumsum([0, *self.static]), np.cumsum([0, *self.elements]) * self.item
-        for coder, at, count in self.runs:
+        bounds = np.cumsum([0, *self.bound])
+        for codec, at, count in self.runs:
             end = at + count
-            yield coder, slice(at, end), slice(starts[at], starts[end]), slice(raw[at], raw[end])
+            places = (slice(int(edges[at]), int(edges[end])) for edges in (starts, bounds, raw))
+            yield codec, slice(at, end), *places
 
-    def _slots(self, raw: np.ndarray, parts: slice) -> list[np.ndarray]:
-        bounds = np.cumsum([0, *self.elements[parts]]) * self.item
-        return [raw[a:b] for a, b in pairwise(bounds)]
+    def _slots(self, raw: Tensor, parts: slice) -> Sequence[Tensor]:
+        return raw.split([n * self.item for n in self.elements[parts]])
 
-    def encode(self, raw: np.ndarray, static: np.ndarray, dynamic: np.ndarray) -> list[int]:
-        """Fill both regions, dynamic ones packed; their sizes."""
-        sizes = [0] * len(self.elements)
+    def encode(self, coder: Coder, raw: Tensor, static: Tensor, dynamic: Tensor) -> None:
+        """Fill both regions; the dynamic ones of a run packed from the start of the run's room."""
+        for codec, parts, region, room, bytes_ in self._places():
+            if codec is None:
+                self._pairs(static[region], raw[bytes_], parts, lambda fixed, plain: fixed.copy_(plain))
+            else:
+                coder.encode(*codec, self._slots(raw[bytes_], parts), static[region], dynamic[room])
+
+    def asked(self, static: Tensor) -> list[Asked]:
+        """What to ask the coder for, to know the sizes of the dynamic regions."""
+        return [
+            (codec[0], static[region], self.elements[parts])
+            for codec, parts, region, _, _ in self._places()
+            if codec is not None
+        ]
+
+    def by_part(self, found: Sequence[np.ndarray]) -> list[int]:
+        """Sizes of the dynamic regions of all parts, from those of the coded runs."""
+        sizes, rest = [0] * len(self.elements), iter(found)
+        for codec, parts, *_ in self._places():
+            if codec is not None:
+                sizes[parts] = [int(n) for n in next(rest)]
+        return sizes
+
+    def packed(self, dynamic: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The dynamic regions of all runs, one after another, from the start of `dynamic`."""
         used = 0
-        for coder, parts, region, bytes_ in self._places():
-            if coder is None:
-                static[region] = raw[bytes_]
-                continue
-            codec, params = coder
-            done = kernels.encode(
-                codec, self._slots(raw[bytes_], parts), static[region], dynamic[used:], params=params, threads=threads()
-            )
-            sizes[parts] = [int(n) for n in done.sizes]
-            used += sum(sizes[parts])
-        return sizes
+        for _, parts, _, room, _ in self._places():
+            size = sum(sizes[parts])
+            if room.start != used:
+                dynamic[used : used + size].copy_(dynamic[room.start : room.start + size].clone())
+            used += size
+        return dynamic[:used]
 
-    def sizes(self, static: np.ndarray) -> list[int]:
-        """Sizes of the dynamic regions that belong to static ones."""
-        sizes = [0] * len(self.elements)
-        for coder, parts, region, _ in self._places():
-            if coder is not None:
-                found = kernels.dynamic_sizes(coder[0], static[region], list(self.elements[parts]))
-                sizes[parts] = [int(n) for n in found]
-        return sizes
-
-    def decode(self, static: np.ndarray, dynamic: np.ndarray, sizes: list[int], raw: np.ndarray) -> None:
+    def decode(self, coder: Coder, static: Tensor, dynamic: Tensor, sizes: list[int], raw: Tensor) -> None:
         """Both regions to raw bytes."""
-        starts = np.cumsum([0, *sizes])
-        for coder, parts, region, bytes_ in self._places():
-            if coder is None:
-                raw[bytes_] = static[region]
-                continue
-            mine = dynamic[starts[parts.start] : starts[parts.stop]]
-            kernels.decode(coder[0], static[region], mine, self._slots(raw[bytes_], parts), threads=threads())
+        starts = np.cumsum([0, *sizes[:-1]])
+        for codec, parts, region, _, bytes_ in self._places():
+            if codec is None:
+                self._pairs(static[region], raw[bytes_], parts, lambda fixed, plain: plain.copy_(fixed))
+            else:
+                coder.decode(codec[0], static[region], dynamic, self._slots(raw[bytes_], parts), starts[parts])
+
+    def _pairs(self, static: Tensor, raw: Tensor, parts: slice, copy: Callable[[Tensor, Tensor], object]) -> None:
+        """Each part's place in the static regions, without its padding, and its raw bytes."""
+        for fixed, plain in zip(static.split(self.static[parts]), self._slots(raw, parts), strict=True):
+            copy(fixed[: plain.numel()], plain)
 
 
 def _flat(call: Call) -> tuple[Tensor, Tensor, list[int], list[int]]:

@@ -12,6 +12,8 @@ from zipplan.kernels.codec import Codec, Params, elements, max_dynamic_size, max
 from zipplan.kernels.native import BACKENDS, CODECS, DTYPES, Batch, Error, fail, library, read_header
 from zipplan.planner.errors import CodecError, DeviceError, nearest
 
+HEADER = 64  # bytes (docs/wire-format.md)
+
 Bytes = np.ndarray  # contiguous; sizes are counted in bytes whatever the dtype
 
 
@@ -93,16 +95,16 @@ def encode(
     return Encoded(*np.ascontiguousarray(result.T))
 
 
-def dynamic_sizes(codec: Codec, static: Bytes, counts: Sequence[int]) -> np.ndarray:
+def dynamic_sizes(codec: Codec, static: Bytes, counts: Sequence[int], *, headers_only: bool = False) -> np.ndarray:
     """Bytes of the dynamic region of each frame (int64), read from the static regions alone.
 
-    static: the static regions of frames of `counts` elements, back to back.
+    static: the static regions of frames of `counts` elements, back to back; or only their headers, 64 bytes each.
     """
-    room(static, sum(static_size(codec, n) for n in counts), "static", exact=True)
+    strides = [HEADER if headers_only else static_size(codec, n) for n in counts]
+    room(static, sum(strides), "static", exact=True)
     at, sizes = 0, np.zeros(len(counts), np.int64)
     for i, n in enumerate(counts):
-        size = static_size(codec, n)
-        header = read_header(static.ctypes.data + at, size, f"frame {i}")
+        header = read_header(static.ctypes.data + at, static_size(codec, n), f"frame {i}")
         if (header.codec, header.dtype, header.slack) != codec.key or header.elements != n:
             found = f"{CODECS[header.codec]} {DTYPES[header.dtype]}, slack {header.slack}, {header.elements} elements"
             raise CodecError(
@@ -110,7 +112,7 @@ def dynamic_sizes(codec: Codec, static: Bytes, counts: Sequence[int]) -> np.ndar
                 "sender and receiver hold different plans"
             )
         sizes[i] = header.dynamic_bytes
-        at += size
+        at += strides[i]
     return sizes
 
 

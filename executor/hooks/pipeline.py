@@ -15,7 +15,8 @@ from torch import Tensor
 from zipplan import kernels
 from zipplan.executor import gloo
 from zipplan.executor.calls import dtype_name, flat_bytes
-from zipplan.executor.codec import codec_of, threads
+from zipplan.executor.codec import codec_of
+from zipplan.executor.coders import threads
 from zipplan.executor.session import Session
 from zipplan.kernels.codec import ITEM_BYTES
 from zipplan.planner.units import format_size

@@ -20,6 +20,7 @@ from zipplan.executor import native
 from zipplan.executor.calibrate import measure
 from zipplan.executor.calls import parts
 from zipplan.executor.codec import SlotCodec
+from zipplan.executor.coders import CpuCoder
 from zipplan.executor.measure import SIGMA
 from zipplan.executor.session import Session
 from zipplan.executor.start import init
@@ -103,7 +104,7 @@ def _row(session: Session, settings: Settings, rate: int | None, collective: Col
     def execute(result: Result) -> Callable[[], Any]:
         schedule, coder = result.schedule, None
         if schedule.codec != "raw":
-            coder = SlotCodec(schedule.codec, {}, "bf16", -(-schedule.slot_bytes(size) // 2))
+            coder = SlotCodec(CpuCoder(), schedule.codec, {}, "bf16", -(-schedule.slot_bytes(size) // 2))
         return lambda: session.execute(schedule, output, source, coder)
 
     traffic = execute(zipped)()

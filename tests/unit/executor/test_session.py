@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from zipplan.executor import check, init
 from zipplan.executor.codec import SlotCodec
+from zipplan.executor.coders import CpuCoder
 from zipplan.executor.interpreter import Scratch
 from zipplan.executor.session import _rehearsal
 from zipplan.planner.collectives import ZIPPED
@@ -118,7 +119,7 @@ def test_without_a_process_group() -> None:
 def test_unknown_codec_parameters_are_refused() -> None:
     """A plan of a newer version may hold parameters that this one does not know."""
     with pytest.raises(PlanError, match="parameter 'slak' in the plan is unknown; did you mean slack"):
-        SlotCodec("window", {"slak": 16}, "bf16", 64)
+        SlotCodec(CpuCoder(), "window", {"slak": 16}, "bf16", 64)
 
 
 @pytest.mark.parametrize("collective", Collective)
