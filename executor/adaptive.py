@@ -48,8 +48,8 @@ class Class:
     window: Traffic = field(default_factory=Traffic)
     judged: list[tuple[int, float, bool]] = field(default_factory=list)
 
-    def count(self, size: int, traffic: Traffic, seconds: float | None, predicted_s: float) -> None:
-        """One call of `size` bytes ended; `seconds` None: not measured."""
+    def count(self, size: int, traffic: Traffic) -> None:
+        """One call of `size` bytes ended."""
         self.calls += 1
         self.bytes += size
         self.traffic += traffic
@@ -58,10 +58,12 @@ class Class:
         elif self.codec != "raw":
             self.native_calls += 1
         self.left -= 1
-        if seconds is not None:
-            self.timed += 1
-            self.measured_s += seconds
-            self.predicted_s += predicted_s
+
+    def time(self, seconds: float, predicted_s: float) -> None:
+        """One call took so long."""
+        self.timed += 1
+        self.measured_s += seconds
+        self.predicted_s += predicted_s
 
     @property
     def due(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from zipplan.executor.calls import SUM, Call, dtype_name
 from zipplan.executor.codec import SlotCodec
 from zipplan.executor.coders import coder_for
 from zipplan.executor.interpreter import Scratch, Traffic, run
+from zipplan.executor.streams import streams_of
 from zipplan.executor.work import Forwarded, Handle, Lane
 from zipplan.planner.collectives import NATIVE
 from zipplan.planner.errors import CollectiveError
@@ -94,7 +94,9 @@ class Session:
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()
         self.last = Traffic()
         self.watch = faults.Watch(store, self.rank, self.ranks, device_of(backend))
-        self.lane = Lane()
+        self.device = device_of(backend)
+        self.streams = streams_of(self.device)
+        self.lane = Lane(self.streams)
         self.number = 0
         schedules = [c.schedule for e in plan.entries for c in e.choices] if plan else []
         axes = frozenset[Axis]().union(*(s.axes for s in schedules))
@@ -105,7 +107,6 @@ class Session:
         self._codecs: dict[tuple[Any, ...], SlotCodec] = {}
         self._choices: dict[tuple[Any, ...], Choice | str] = {}
         self._decisions: dict[tuple[Any, ...], Decision] = {}
-        self.device = device_of(backend)
         self.coder = coder_for(self.device)
         self._sums = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.rehearsal = _rehearsal(plan, self.ranks, self.backend) if plan else None
@@ -184,7 +185,7 @@ class Session:
         if not async_op:
             self.lane.run(lambda: self._perform(call))
             return None
-        return self._forwarded(call) or self.lane.start(lambda: self._perform(call), [call.output])
+        return self._forwarded(call) or self.lane.start(lambda: self._perform(call), [call.output], [call.input])
 
     def _forwarded(self, call: Call) -> Handle | None:
         """The transport's own handle, for a native call that needs nothing before or after; None for any other."""
@@ -202,7 +203,7 @@ class Session:
         self.number += 1
         wire = native.wire_bytes(Exchange(call.collective), call.input.numel() * call.dtype.itemsize, self.ranks)
         self.last = Traffic(wire_bytes=wire)
-        self._count(call, decision, None)
+        self._count(call, decision)
         inner = native.exchange(Exchange(call.collective), target, source, self.group, op=call.op)
         number = self.number
         name = f"{call} (call {number} of {self.ranks} ranks)"
@@ -220,7 +221,7 @@ class Session:
                 return
             expected = check.Expected(call, self.group) if self.switches.check == "bits" else None
             decision = self._decide(call)
-            begin = time.perf_counter()
+            stop = self._timed(call, decision.tally)
             if call.splits is not None:
                 self._uneven(call, decision)
             elif decision.choice is None:
@@ -231,7 +232,8 @@ class Session:
                 self.last = self.execute(decision.schedule, call.output, call.input, codec)
                 if call.divides:
                     call.output.div_(self.ranks)
-            self._count(call, decision, time.perf_counter() - begin)
+            stop()
+            self._count(call, decision)
             if expected is not None:
                 self.watch.stage = "check of bits"
                 wrong = expected.problem(call.output, decision.schedule)
@@ -272,10 +274,10 @@ class Session:
             return Decision(tally, native_schedule, None, why(tally.reason), False)
         return Decision(tally, choice.schedule, choice, None, tally.compressing)
 
-    def _count(self, call: Call, decision: Decision, seconds: float | None) -> None:
+    def _count(self, call: Call, decision: Decision) -> None:
         if decision.reason is not None:
             self.fallbacks[decision.reason] += 1
-        decision.tally.count(call.size, self.last, seconds, self._predicted_s(call))
+        decision.tally.count(call.size, self.last)
         if decision.tally.due and not decision.tally.compressing:
             decision.tally.judge(0, 0)
 
@@ -318,6 +320,11 @@ class Session:
                 known = (schedule, choice.codec.id, start, stop, ratio, break_even(entry, choice))
             tally = self.classes[key] = Class(str(call.collective), name, call.kind, *known)
         return tally
+
+    def _timed(self, call: Call, tally: Class) -> Callable[[], None]:
+        """Start a clock for this call; what is returned stops it."""
+        predicted_s = self._predicted_s(call)
+        return self.streams.timed(lambda seconds: tally.time(seconds, predicted_s))
 
     def _predicted_s(self, call: Call) -> float:
         if self.plan is None or self.rehearsal:
@@ -381,6 +388,7 @@ class Session:
 
     def report(self) -> dict[str, Any]:
         """Plain data: what ran how often with which ratio, times and wire bytes, and what ran natively and why."""
+        self.streams.settle()
         return report.document(self)
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ class _Runs:
             if codec is None:
                 self._pairs(static[region], raw[bytes_], parts, lambda fixed, plain: fixed.copy_(plain))
             else:
-                coder.encode(*codec, self._slots(raw[bytes_], parts), static[region], dynamic[room])
+                coder.encode(codec[0], codec[1], self._slots(raw[bytes_], parts), static[region], dynamic[room])
 
     def asked(self, static: Tensor) -> list[Asked]:
         """What to ask the coder for, to know the sizes of the dynamic regions."""

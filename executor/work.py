@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Work
 
 from zipplan.executor.faults import Watch
+from zipplan.executor.streams import NoStreams, Streams
 
 
 class Handle(Work):
@@ -21,14 +22,17 @@ class Handle(Work):
     Keeps the call's tensors alive until the collective has ended.
     """
 
-    def __init__(self, outputs: Sequence[Tensor]) -> None:
+    def __init__(self, outputs: Sequence[Tensor], streams: Streams | None = None) -> None:
         super().__init__()
         self._outputs = list(outputs)
+        self._streams = streams or NoStreams()
         self._done: Future[None] = Future()
-        self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        self._future: torch.futures.Future[list[Tensor]] = self._streams.future()
+        self._end: Any = None
 
     def finish(self, error: BaseException | None = None) -> None:
-        """The collective ended, with this error or well."""
+        """The collective ended (on a GPU: was put on the current stream), with this error or well."""
+        self._end = self._streams.mark()
         if error is None:
             self._done.set_result(None)
             self._future.set_result(self._outputs)
@@ -37,14 +41,18 @@ class Handle(Work):
             self._future.set_exception(error)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until the collective has ended. Raises what it raised, TimeoutError after a timeout > 0."""
+        """Block until the collective has ended (on a GPU: is on a stream; the current one then waits for it).
+
+        Raises what it raised, TimeoutError after a timeout > 0.
+        """
         seconds = timeout.total_seconds() if timeout is not None else 0
         self._done.result(seconds if seconds > 0 else None)
+        self._streams.follow(self._end)
         return True
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""
-        return self._done.done()
+        return self._done.done() and self._streams.reached(self._end)
 
     def is_success(self) -> bool:
         """Whether it has ended well."""
@@ -102,18 +110,22 @@ class Lane:
     """Runs collectives one at a time, in the order of their calls, which is the same on every rank.
 
     Synchronous calls run on the caller's thread once all earlier ones have ended; asynchronous ones on one thread of
-    the lane. So a rank whose thread is late cannot issue to the transport in another order than its peers.
+    the lane. So a rank whose thread is late cannot issue to the transport in another order than its peers. On a GPU
+    the thread has a stream of its own, and each call's work waits for that of the call before, since calls share
+    scratch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
         self._pool: ThreadPoolExecutor | None = None
         self._last: Handle | None = None
         self._lock = threading.Lock()
+        self._end: Any = None  # of the work of the last call
 
     @property
     def idle(self) -> bool:
-        """Whether every asynchronous call has ended."""
-        return self._last is None or self._last.is_completed()
+        """Whether every asynchronous call has ended (on a GPU: is on its stream)."""
+        return self._last is None or self._last._done.done()
 
     def close(self) -> None:
         """Wait for all calls and end the thread."""
@@ -123,25 +135,36 @@ class Lane:
     def run(self, job: Callable[[], Any]) -> Any:
         """After all earlier calls; their errors are raised by their own handles."""
         last = self._last
-        if last is not None and not last.is_completed():
+        if last is not None:
             last._done.exception()
         with self._lock:
-            return job()
+            return self._in_order(job)
 
-    def start(self, job: Callable[[], Any], outputs: Sequence[Tensor]) -> Handle:
-        """Queue a call."""
+    def start(self, job: Callable[[], Any], outputs: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> Handle:
+        """Queue a call that reads `inputs` and writes `outputs`, after what the caller's stream has to do now."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="zipplan")
-        handle = self._last = Handle(outputs)
+        handle = self._last = Handle(outputs, self._streams)
+        called = self._streams.mark()
 
         def work() -> None:
             error: BaseException | None = None
-            with self._lock:
-                try:
-                    job()
-                except BaseException as raised:
-                    error = raised
-            handle.finish(error)
+            with self._streams.aside():
+                with self._lock:
+                    try:
+                        self._streams.follow(called)
+                        self._streams.keep((*inputs, *outputs))
+                        self._in_order(job)
+                    except BaseException as raised:
+                        error = raised
+                handle.finish(error)
 
         self._pool.submit(work)
         return handle
+
+    def _in_order(self, job: Callable[[], Any]) -> Any:
+        self._streams.follow(self._end)
+        try:
+            return job()
+        finally:
+            self._end = self._streams.mark()

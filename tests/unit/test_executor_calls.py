@@ -78,7 +78,7 @@ def judged(ratio: float, breaks_even: float) -> Class:
     tally = Class("all_gather", "bf16", "", "zipped", "window", 0, None, 1.4, breaks_even)
     for _ in range(FIRST_LOOK):
         assert not tally.due
-        tally.count(1000, Traffic(1000, 700, 700), None, 0.0)
+        tally.count(1000, Traffic(1000, 700, 700))
     assert tally.due
     tally.judge(round(1000 * ratio), 1000)
     return tally
@@ -93,7 +93,7 @@ def test_a_class_stops_and_tries_again() -> None:
     assert tally.reason == "compression does not pay: ratio 1.100 of all ranks, break-even 1.200"
     for _ in range(TRY_AGAIN):
         assert not tally.due
-        tally.count(1000, Traffic(wire_bytes=1000), None, 0.0)
+        tally.count(1000, Traffic(wire_bytes=1000))
     assert tally.due
     tally.judge(0, 0)
     assert tally.compressing
