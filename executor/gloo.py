@@ -7,7 +7,7 @@ after the other): docs/benchmarks/lab.md has both forms beside each other.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
@@ -31,6 +31,32 @@ def serves(group: Any, tensor: Tensor) -> bool:
         return False
     backend = group._get_backend(torch.device("cpu")) if hasattr(group, "_get_backend") else group
     return backend.name() == "gloo"
+
+
+def on_gpu(group: Any, tensor: Tensor) -> bool:
+    """Whether `group` is gloo's and the tensor on a GPU, from where gloo moves little: it must go through the host."""
+    return tensor.is_cuda and group._get_backend(tensor.device).name() == "gloo"
+
+
+class Staged(Handle):
+    """An exchange of host copies; `wait` brings what was received to the GPU, on the current stream."""
+
+    def __init__(self, out: Tensor, src: Tensor, start: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__([out])
+        self._out, self._host = out, torch.empty(out.shape, dtype=out.dtype)
+        self._inner = start(self._host, src.cpu())
+        self.finish()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """As the transport's own handles."""
+        if self._inner is not None:
+            self._inner.wait(timeout) if timeout is not None else self._inner.wait()
+        self._out.copy_(self._host)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the exchange has ended, well or not."""
+        return self._inner is None or bool(self._inner.is_completed())
 
 
 def move(out: Sequence[Tensor], src: Sequence[Tensor], group: Any) -> Handle:

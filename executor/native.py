@@ -37,6 +37,8 @@ def exchange(
     if group is None:
         out.copy_(src)
         return None
+    if gloo.on_gpu(group, src):
+        return gloo.Staged(out, src, lambda into, of: exchange(kind, into, of, group, splits, op))
     if kind in (Exchange.ALL_GATHER, Exchange.ALL_TO_ALL) and gloo.serves(group, src):
         even = src.nbytes // (group.size() if kind is Exchange.ALL_TO_ALL else 1)
         if splits[0] is not None or even >= gloo.LEAST:

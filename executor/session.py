@@ -24,10 +24,10 @@ from zipplan.executor.adaptive import Class, break_even
 from zipplan.executor.agree import agree_on_call
 from zipplan.executor.calls import SUM, Call, dtype_name
 from zipplan.executor.codec import SlotCodec
-from zipplan.executor.coders import coder_for
+from zipplan.executor.coders import Coder, coder_for
 from zipplan.executor.interpreter import Scratch, Traffic, run
 from zipplan.executor.streams import streams_of
-from zipplan.executor.work import Forwarded, Handle, Lane
+from zipplan.executor.work import Forwarded, Handle, Lane, finished
 from zipplan.planner.collectives import NATIVE
 from zipplan.planner.errors import CollectiveError
 from zipplan.planner.plan import Choice, Plan
@@ -89,7 +89,7 @@ class Session:
         self.rank, self.ranks = group.rank(), group.size()
         self.most_elements = MOST_ELEMENTS
         self.no_plan = "no plan"
-        self.no_codec: str | None = None
+        self.no_codec: dict[str, str] = {"cpu": ""}
         self.classes: dict[tuple[Any, ...], Class] = {}
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()
         self.last = Traffic()
@@ -107,7 +107,7 @@ class Session:
         self._codecs: dict[tuple[Any, ...], SlotCodec] = {}
         self._choices: dict[tuple[Any, ...], Choice | str] = {}
         self._decisions: dict[tuple[Any, ...], Decision] = {}
-        self.coder = coder_for(self.device)
+        self._coders: dict[torch.device, Coder] = {}
         self._sums = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.rehearsal = _rehearsal(plan, self.ranks, self.backend) if plan else None
         if self.rehearsal and self.rank == 0:
@@ -166,10 +166,8 @@ class Session:
         choice = self.plan.choose(collective, dtype_name(dtype), size)
         if choice is None:
             return f"the plan has no table for {collective} of {dtype_name(dtype)}"
-        if has_frames(choice.schedule) and device != self.device.type:
-            return f"no codec for tensors on {device} with {self.backend}"
-        if has_frames(choice.schedule) and self.no_codec is not None:
-            return self.no_codec
+        if has_frames(choice.schedule) and (missing := self.no_codec.get(device, f"no codec for tensors on {device}")):
+            return missing
         return choice
 
     def forward(self, name: str, job: Callable[[], Any], ordered: bool = True) -> Any:
@@ -185,6 +183,9 @@ class Session:
         if not async_op:
             self.lane.run(lambda: self._perform(call))
             return None
+        if call.device != self.device.type:  # gloo with tensors on a GPU: their streams are not the lane's
+            self.lane.run(lambda: self._perform(call))
+            return finished([call.output])
         return self._forwarded(call) or self.lane.start(lambda: self._perform(call), [call.output], [call.input])
 
     def _forwarded(self, call: Call) -> Handle | None:
@@ -228,7 +229,7 @@ class Session:
                 self.last = self.execute(decision.schedule, call.output, call.input, op=call.op)
             else:
                 coded = has_frames(decision.schedule)
-                codec = self._codec(decision.choice, call.dtype, call.size) if coded else None
+                codec = self._codec(decision.choice, call) if coded else None
                 self.last = self.execute(decision.schedule, call.output, call.input, codec)
                 if call.divides:
                     call.output.div_(self.ranks)
@@ -295,7 +296,9 @@ class Session:
             return choice.codec.id, tuple(sorted(choice.codec.parameters.items()))
 
         scratch = self._scratch.setdefault(call.input.device, Scratch(call.input.device))
-        self.last = uneven.zipped(call, self.group, self.watch, scratch, self.coder, dtype_name(call.dtype), codec_of)
+        self.last = uneven.zipped(
+            call, self.group, self.watch, scratch, self.coder(call.input.device), dtype_name(call.dtype), codec_of
+        )
 
     def _zipped_from(self, dtype: torch.dtype) -> int:
         """The smallest size from which the plan zips an all-to-all; 0 when it never does."""
@@ -373,12 +376,21 @@ class Session:
             output.copy_(rows.contiguous().view(-1).view(output.dtype).view(output.shape))
         return traffic
 
-    def _codec(self, choice: Choice, dtype: torch.dtype, size: int) -> SlotCodec:
-        elements = -(-choice.schedule.slot_bytes(size) // dtype.itemsize)
+    def coder(self, device: torch.device) -> Coder:
+        """What codes tensors on a device."""
+        if device not in self._coders:
+            self._coders[device] = coder_for(device)
+        return self._coders[device]
+
+    def _codec(self, choice: Choice, call: Call) -> SlotCodec:
+        dtype, device = call.dtype, call.input.device
+        elements = -(-choice.schedule.slot_bytes(call.size) // dtype.itemsize)
         parameters = choice.codec.parameters
-        key = (choice.schedule.codec, *sorted(parameters.items()), dtype, elements)
+        key = (choice.schedule.codec, *sorted(parameters.items()), dtype, elements, device)
         if key not in self._codecs:
-            self._codecs[key] = SlotCodec(self.coder, choice.schedule.codec, parameters, dtype_name(dtype), elements)
+            self._codecs[key] = SlotCodec(
+                self.coder(device), choice.schedule.codec, parameters, dtype_name(dtype), elements
+            )
         return self._codecs[key]
 
     @property

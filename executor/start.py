@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from zipplan.executor import environment, faults, native
 from zipplan.executor.agree import Item, agree
-from zipplan.executor.session import Session, Switches, device_of
+from zipplan.executor.coders import missing
+from zipplan.executor.session import Session, Switches, device_of, has_frames
 from zipplan.planner.errors import ConfigError, PlanError, ZipplanError
 from zipplan.planner.plan import Plan
 from zipplan.planner.schedule import Axis
@@ -64,7 +65,7 @@ def init(
 
     # A group of the session's own: the program's collectives on `group` may run while the session's are in flight.
     own = make(list(range(len(members))))
-    session = start(plan, local, topology, own, dist.get_backend(group), store, make, adaptive)
+    session = start(plan, local, topology, own, transport_of(dist.get_backend(group)), store, make, adaptive)
     _sessions[members] = session
     return session
 
@@ -107,6 +108,7 @@ def start(
                 _check_machine(loaded, topology)
     except ZipplanError as error:
         problem = error
+    no_codec = _no_codec(loaded)
     held = loaded.hash.removeprefix("sha256:") if loaded else "not loaded" if problem else "none"
     versions = f"zipplan {importlib.metadata.version('zipplan')}, torch {torch.__version__}"
     agree(
@@ -118,6 +120,7 @@ def start(
             Item("switch ZIPPLAN_CHECK", switches.check, switches.check),
             Item("adaptive", str(adaptive), str(adaptive)),
             Item("ranks per node", str(ranks_per_node), str(ranks_per_node)),
+            Item("codec on the GPU", str(no_codec), no_codec.get("cuda", "no GPU") or "usable"),
         ],
         device_of(backend),
         group,
@@ -125,8 +128,18 @@ def start(
     if problem is not None:
         raise problem
     session = Session(loaded, ranks_per_node, switches, group, backend, store, make)
-    session.no_plan = misfit or "no plan"
+    session.no_plan, session.no_codec = misfit or "no plan", no_codec
     return session
+
+
+def _no_codec(plan: Plan | None) -> dict[str, str]:
+    """By kind of device that tensors can be on here: why they cannot be coded as the plan wants, "" when they can."""
+    entries = plan.entries if plan else ()
+    used = [(c.codec.id, e.dtype) for e in entries for c in e.choices if has_frames(c.schedule)]
+    devices = [torch.device("cpu")]
+    if torch.cuda.is_available():
+        devices.append(torch.device("cuda", torch.cuda.current_device()))
+    return {device.type: missing(device, used) for device in devices}
 
 
 def _set_log_level() -> None:
@@ -138,9 +151,19 @@ def _set_log_level() -> None:
         log.addHandler(handler)
 
 
+def transport_of(backends: str) -> str:
+    """The one that moves the tensors at hand, of a group's backends as torch names them ("cpu:gloo,cuda:nccl").
+
+    torch says "undefined" where the program named none: NCCL on GPUs and gloo on CPUs.
+    """
+    if torch.cuda.is_available() and ("nccl" in backends or backends == "undefined"):
+        return "nccl"
+    return "gloo" if "gloo" in backends or backends == "undefined" else backends
+
+
 def _timeout(group: Any) -> timedelta | None:
     """After which the group's transport gives a collective up; None where torch does not tell."""
-    backend = group._get_backend(device_of(dist.get_backend(group)))
+    backend = group._get_backend(device_of(transport_of(dist.get_backend(group))))
     return getattr(getattr(backend, "options", None), "_timeout", None)
 
 
