@@ -62,10 +62,22 @@ class Paths:
         return self._fold
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What one transfer sent between two changes of rate: `bytes[i]` over link `links[i]` in [start, end) ps."""
+
+    what: str
+    start: int
+    end: int
+    links: Ints
+    bytes: NDArray[np.float64]
+
+
 @dataclass(slots=True)
 class Transfer:
     """Flows that started together and end one by one; `done` fires with the last."""
 
+    what: str
     paths: Paths
     remaining: NDArray[np.float64]  # bytes by flow
     done: simpy.Event
@@ -79,23 +91,28 @@ class Transfer:
 
 
 class Network:
-    """Links of a cluster and the transfers in flight on them."""
+    """Links of a cluster and the transfers in flight on them. `moved`: everything that was sent, if `record`."""
 
-    def __init__(self, env: simpy.Environment, bandwidths: NDArray[np.int64]) -> None:
+    def __init__(self, env: simpy.Environment, bandwidths: NDArray[np.int64], record: bool = False) -> None:
         self.env = env
         self.capacity = bandwidths.astype(np.float64) / PS_PER_SECOND  # bytes per ps
         self.bytes = np.zeros(len(bandwidths))
         self.busy = np.zeros(len(bandwidths), dtype=np.int64)
+        self.moved: list[Moved] = []
+        self._record = record
         self._active: list[Transfer] = []
         self._since = 0
         self._version = 0
         self._settling = False
 
-    def transfer(self, paths: Paths, sizes: NDArray[np.float64]) -> simpy.Event:
-        """Start one flow of `sizes[i]` bytes along each path; the event fires when the last byte has left."""
+    def transfer(self, paths: Paths, sizes: NDArray[np.float64], what: str = "") -> simpy.Event:
+        """Start one flow of `sizes[i]` bytes along each path; the event fires when the last byte has left.
+
+        `what` names the transfer in the record.
+        """
         self.bytes += np.bincount(paths.links, sizes[paths.owner], len(self.bytes))
         self._advance()
-        started = Transfer(paths, sizes.astype(np.float64), self.env.event(), np.zeros(paths.count))
+        started = Transfer(what, paths, sizes.astype(np.float64), self.env.event(), np.zeros(paths.count))
         self._active.append(started)
         self._settle_soon()
         return started.done
@@ -131,7 +148,14 @@ class Network:
             for t in self._active:
                 used[t.paths.links[t.moving()]] = True
                 moved = t.rates * passed
-                t.remaining = np.where(t.remaining <= moved * (1 + _DRIFT), 0.0, t.remaining - moved)
+                left = np.where(t.remaining <= moved * (1 + _DRIFT), 0.0, t.remaining - moved)
+                if self._record:
+                    sent = np.bincount(t.paths.links, (t.remaining - left)[t.paths.owner], len(self.busy))
+                    links = np.flatnonzero(sent)
+                    self.moved.append(
+                        Moved(t.what, self._since - passed, self._since, links, sent[links].astype(np.float64))
+                    )
+                t.remaining = left
             self.busy[used] += passed
 
     def _finish(self) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.errors import SimulationError
-from zipplan.planner.network import Network, delay
+from zipplan.planner.network import Moved, Network, delay
 from zipplan.planner.schedule import Exchange, Op, Schedule, Stage
 from zipplan.planner.topology import Cluster
 from zipplan.planner.transport import Transport
@@ -40,7 +40,7 @@ class Span:
 class Timeline:
     """What a simulation found. `link_bytes`, `link_busy` (ps) by link index.
 
-    `carried`: (algorithm, protocol) by exchange stage.
+    `carried`: (algorithm, protocol) by exchange stage. `moved`: bytes over links by exchange stage, where recorded.
     """
 
     time: int
@@ -48,6 +48,7 @@ class Timeline:
     link_bytes: NDArray[np.float64]
     link_busy: NDArray[np.int64]
     carried: dict[str, tuple[str, str]]
+    moved: tuple[Moved, ...] = ()
 
     def stage_times(self) -> dict[str, int]:
         """Longest span of every stage, ps, in order of starting."""
@@ -88,10 +89,11 @@ def simulate(
     transport: Transport,
     rates: Rates,
     skew: Skew | None = None,
+    record: bool = False,
 ) -> Timeline:
     """Run `schedule` for a message of `size` bytes; time counts from when the first rank is ready.
 
-    Raises SimulationError if it cannot finish.
+    `record`: keep what moved over every link when, for a trace. Raises SimulationError if it cannot finish.
     """
     if (schedule.nodes, schedule.ranks_per_node) != (cluster.nodes, cluster.ranks_per_node):
         raise SimulationError(
@@ -103,7 +105,7 @@ def simulate(
         return Timeline(0, (), nothing, nothing.astype(np.int64), {})
     if skew is not None and not len(skew.late) == len(skew.load) == schedule.ranks:
         raise SimulationError(f"a skew of {len(skew.late)} and {len(skew.load)} ranks on {schedule.ranks} ranks")
-    return _Run(schedule, cluster, size, wire, transport, rates, skew).result()
+    return _Run(schedule, cluster, size, wire, transport, rates, skew, record).result()
 
 
 class _Run:
@@ -116,11 +118,12 @@ class _Run:
         transport: Transport,
         rates: Rates,
         skew: Skew | None,
+        record: bool,
     ) -> None:
         self.schedule, self.wire, self.transport, self.rates, self.skew = schedule, wire, transport, rates, skew
         self.slot = schedule.slot_bytes(size)
         self.env = simpy.Environment()
-        self.network = Network(self.env, cluster.bandwidths)
+        self.network = Network(self.env, cluster.bandwidths, record)
         self.engines = [simpy.Resource(self.env) for _ in range(schedule.ranks)]
         self.spans: list[Span] = []
         self.carried: dict[str, tuple[str, str]] = {}
@@ -137,7 +140,8 @@ class _Run:
                 f"schedule {self.schedule.name} stands still at {self.env.now} ps; waiting: {waiting}"
             )
         time = max(span.end for span in self.spans)
-        return Timeline(time, tuple(self.spans), self.network.bytes, self.network.busy, self.carried)
+        network = self.network
+        return Timeline(time, tuple(self.spans), network.bytes, network.busy, self.carried, tuple(network.moved))
 
     def _ready(self, stage: Stage, rank: int) -> simpy.Event:
         if self.skew is not None and not stage.after:
@@ -174,7 +178,7 @@ class _Run:
                 carried = self.transport.carry(exchange, group, sent)
                 self.carried[stage.name] = (carried.algorithm, carried.protocol)
                 yield delay(self.env, carried.launch)
-                yield self.network.transfer(carried.paths, carried.sizes)
+                yield self.network.transfer(carried.paths, carried.sizes, stage.name)
                 yield delay(self.env, carried.latency)
             for rank in group:
                 self._finish(stage, rank, start)
@@ -207,7 +211,7 @@ class _Run:
             mine = (src == rank) & np.isin(dst, here) | (dst == rank) & np.isin(src, here)
             here.append(rank)
             if mine.any():
-                moving.append(self.network.transfer(carried.paths.subset(mine), sizes[mine]))
+                moving.append(self.network.transfer(carried.paths.subset(mine), sizes[mine], stage.name))
             if len(here) == len(group):
                 last.succeed()
             yield last

@@ -29,6 +29,7 @@ from zipplan.planner.profiles import parse_profile
 from zipplan.planner.schedule import Collective
 from zipplan.planner.search import LinkUse, Result, Search
 from zipplan.planner.settings import Settings
+from zipplan.planner.simulate import simulate as run
 from zipplan.planner.topology import Cluster
 from zipplan.planner.trace import chrome_trace
 
@@ -99,8 +100,11 @@ def simulate(
         search = Search(cluster, kind, dtype, shape, codec, algorithm, settings)
         results += [(kind, search.fastest(s, codec)) for s in sizes]
     if trace is not None:
-        result = results[0][1]
-        write_whole(trace, json.dumps(chrome_trace(result.schedule, result.timeline), allow_nan=False))
+        result, rates = results[0][1], search.rates[results[0][1].schedule.codec]
+        timeline = run(
+            result.schedule, cluster, result.size, result.wire, search.transport, rates, search.skew, record=True
+        )
+        write_whole(trace, json.dumps(chrome_trace(result.schedule, timeline, cluster), allow_nan=False))
     rows = [_row(kind, result, cluster, dtype) for kind, result in results]
     if links:
         for row, (_, result) in zip(rows, results, strict=True):

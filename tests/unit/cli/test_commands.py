@@ -158,7 +158,7 @@ def test_trace_sums_to_the_table(tmp_path: Path) -> None:
                       "--codec", "window", "--trace", path)["rows"]  # fmt: skip
     slices = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
     assert max(e["ts"] + e["dur"] for e in slices) == pytest.approx(row["time_us"], abs=1e-2)
-    assert {e["pid"] for e in slices} == {0, 1, 2, 3}
+    assert {e["pid"] for e in slices} == {0, 1, 2, 3, 8}  # the ranks and the network
     for track in {(e["pid"], e["tid"]) for e in slices}:
         mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if (e["pid"], e["tid"]) == track)
         assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(mine))
