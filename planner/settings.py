@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from zipplan.planner.calibration import Calibration
+from zipplan.planner.contention import Shares
 from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.simulate import Skew
@@ -94,6 +95,7 @@ _UNITS: dict[str, tuple[bool, Callable[[str, str], Any], str]] = {
     "rate": (True, lambda key, text: parse_bandwidth(text, key), "25GB/s, 400Gb/s or 0.5x"),
     "time": (True, lambda key, text: parse_time(text, key), "3us or 0.5x"),
     "share": (True, lambda key, text: _number(key, text, "a share above 0 and up to 1", high=1.0), "0.9 or 0.5x"),
+    "part": (False, lambda key, text: _number(key, text, "a share above 0 and up to 1", high=1.0), "0.25"),
     "ratio": (True, lambda key, text: _number(key, text, "raw / encoded bytes, above 0"), "1.4 or 0.9x"),
     "times": (True, lambda key, text: _number(key, text, "a number from 1", low=math.nextafter(1.0, 0)), "2 or 1.5x"),
     "delay": (False, lambda key, text: parse_time(text, key), "50us"),
@@ -263,11 +265,15 @@ SETTINGS: dict[str, Setting] = {
         Setting("codec.decode", "rate", "decode, raw bytes on one rank"),
         Setting("codec.launch", "time", "fixed cost of one codec or copy stage"),
         Setting("codec.ratio", "ratio", "raw / encoded bytes, instead of the profile's"),
+        Setting("codec.sm_share", "part", "of a step: SMs that codec kernels get while compute runs beside them"),
+        Setting("transport.sm_share", "part", "of a step: SMs that a collective's transfers hold, of all"),
         Setting("ranks.load", "times", "what the busiest rank sends, over the mean"),
         Setting("ranks.late", "delay", "how long all wait for the busiest rank to begin"),
     )
 }  # fmt: skip
 """Every key, in the order of the documentation."""
+STEP_KEYS = ("codec.sm_share", "transport.sm_share")
+"""Keys that count only in a training step."""
 
 
 def find(name: str) -> Setting:
@@ -318,12 +324,21 @@ class Settings:
                 machine = setting.change(machine, setting.parse(text))
         return machine
 
+    def shares(self) -> tuple[Shares, Settings]:
+        """What overlap costs a step, and the settings that its collectives are planned with."""
+        given = {key: SETTINGS[key].parse(text) for key, text in self.values if key in STEP_KEYS}
+        codec, transport = (given.get(key) for key in STEP_KEYS)
+        shares = Shares(codec.fixed if codec else 1.0, transport.fixed if transport else None)
+        return shares, replace(self, values=tuple((k, v) for k, v in self.values if k not in STEP_KEYS))
+
     def transport(self, cluster: Cluster, algorithm: str) -> Transport:
         """The transport with its limits, and with measured times where there is a calibration.
 
         Raises ConfigError when a limit changes nothing on this cluster, for a calibration of another job.
         """
         given = dict(self.values)
+        if found := [key for key in STEP_KEYS if key in given]:
+            raise ConfigError(f"{found[0]}: counts only where compute runs beside a collective; add --workload")
         channels = int(given["transport.channels"]) if "transport.channels" in given else None
         if "transport.start" in given and cluster.transport.kind != "nccl":
             raise _refuse(cluster.machine, "transport.start", f"runs {cluster.transport.kind}, not nccl")

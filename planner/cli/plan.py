@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -23,11 +24,11 @@ from zipplan.planner.cli.common import (
 from zipplan.planner.cli.step import save_plans, show_step
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.make import make_plan
-from zipplan.planner.plan import Plan
+from zipplan.planner.plan import Plan, write_whole
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.settings import Settings
 from zipplan.planner.units import format_size, format_time
-from zipplan.planner.workload import load_workload, plan_workload
+from zipplan.planner.workload import load_workload, plan_workload, step_trace
 
 
 @click.command(
@@ -51,6 +52,11 @@ from zipplan.planner.workload import load_workload, plan_workload
     "--workload", metavar="W", help="Plan the collectives of a training step instead: a shipped name or a TOML file."
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan file here.")
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --workload: write the step, raw and planned; opens in Perfetto.",
+)
 @calibration_option
 @set_option
 @json_option
@@ -68,6 +74,7 @@ def plan(
     profile: str,
     workload: str | None,
     output: Path | None,
+    trace: Path | None,
     calibration: Path | None,
     changes: tuple[str, ...],
     as_json: bool,
@@ -81,11 +88,17 @@ def plan(
         step = load_workload(workload)
         planned = plan_workload(step, read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings), settings)
         written = save_plans(planned, output)
+        if trace is not None:
+            write_whole(trace, json.dumps(step_trace(planned), allow_nan=False))
         if as_json:
             print_json(next(iter(planned.plans.values())).document())
         else:
             show_step(planned, written)
+            if trace is not None:
+                click.echo(f"\ntrace written to {trace}; open it at https://ui.perfetto.dev")
         return
+    if trace is not None:
+        raise ConfigError("--trace shows the step of a --workload; for one collective: zipplan simulate --trace")
     collectives, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
     shape = parse_profile(profile)
     settings = Settings.read(changes, calibration)

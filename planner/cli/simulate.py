@@ -34,8 +34,8 @@ from zipplan.planner.topology import Cluster
 from zipplan.planner.trace import chrome_trace
 
 NOT_MODELLED = """\
-How far off it is: zipplan validate. What it does not model: launch jitter, contention with compute, congestion
-control, ranks that arrive late, SHARP in the network.
+How far off it is: zipplan validate. What it does not model: launch jitter, congestion control. What compute beside it
+costs: zipplan plan --workload. Ranks that arrive late: --set ranks.late=50us.
 """
 
 

@@ -48,6 +48,7 @@ def show_step(planned: Planned, written: list[Path]) -> None:
     measures: tuple[tuple[str, Callable[[StepTime], int]], ...] = (
         ("step", lambda s: s.time),
         ("compute", lambda s: s.computing),
+        ("  slowed", lambda s: s.slowed),
         ("communication", lambda s: sum(s.communicating.values())),
         ("  exposed", lambda s: sum(s.exposed.values())),
         ("  hidden", lambda s: s.hidden),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
+from zipplan.planner.contention import Cost
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.reproduce.systems import dietgpu, systems, uccl_decode, uccl_encode
-from zipplan.planner.reproduce.zipccl import A6000, cluster_of, time_of
+from zipplan.planner.reproduce.zipccl import A6000, cluster_of, cost_of
 from zipplan.planner.schedule import Collective
 from zipplan.planner.search import Search
 from zipplan.planner.topology.catalogue import gpu_facts
@@ -17,8 +18,8 @@ from zipplan.planner.workload.model import Workload
 H200 = "hgx-h200"
 
 
-def dietgpu_call(nodes: int, call: Call) -> float:
-    """ps of a collective with DietGPU around it: encode and decode call by call, one for each peer's chunk (Fig. 4)."""
+def dietgpu_call(nodes: int, call: Call) -> Cost:
+    """A collective with DietGPU around it: encode and decode call by call, one for each peer's chunk (Fig. 4)."""
     speed = gpu_facts("A6000").hbm_bandwidth / gpu_facts("A100").hbm_bandwidth
     ranks, chunk = call.grid.ranks, call.size / call.grid.ranks
     encodes = ranks if call.collective is Collective.ALL_TO_ALL else 1
@@ -27,18 +28,20 @@ def dietgpu_call(nodes: int, call: Call) -> float:
         call.what, call.collective, round(call.size / systems()["dietgpu"]["ratio"]), call.dtype, call.profile,
         call.grid, call.late, call.load,
     )  # fmt: skip
-    return time_of(A6000, nodes, small, "native") + codec
+    wire = cost_of(A6000, nodes, small, "native")
+    whole = wire.ps + round(codec)
+    return Cost(whole, round(codec), wire.taken * wire.ps / whole)
 
 
 @cache
 def dietgpu_step(workload: str, nodes: int) -> StepTime:
     """A step with DietGPU around its all-to-alls."""
 
-    def time(call: Call) -> int:
+    def cost(call: Call) -> Cost:
         zipped = call.collective is Collective.ALL_TO_ALL
-        return round(dietgpu_call(nodes, call)) if zipped else time_of(A6000, nodes, call, "native")
+        return dietgpu_call(nodes, call) if zipped else cost_of(A6000, nodes, call, "native")
 
-    return run_step(build_step(load_workload(workload), cluster_of(A6000, nodes)), time)
+    return run_step(build_step(load_workload(workload), cluster_of(A6000, nodes)), cost)
 
 
 @cache
@@ -83,9 +86,9 @@ def ciera(workload: str, nodes: int) -> float:
     rate = parse_bandwidth(row["network"])  # into one rank, effective
 
     def time(share: float) -> int:
-        def of(call: Call) -> int:
+        def of(call: Call) -> Cost:
             kept = share if call.collective is Collective.ALL_GATHER else 1.0
-            return round(call.size * (1 - 1 / call.grid.ranks) * kept / rate * 1e12)
+            return Cost(round(call.size * (1 - 1 / call.grid.ranks) * kept / rate * 1e12))
 
         return run_step(step, of).time
 

@@ -158,7 +158,7 @@ def _dietgpu() -> Iterator[Row]:
     block = Call("parameters", Collective.ALL_GATHER, 436224000, "bf16", "gaussian", Grid(8, 8))
     yield _below_one(
         "dietgpu-ag", "all_gather of one Llama-3 8B layer on 64 A6000, NCCL / DietGPU", "§6.4",
-        time_of(A6000, 8, block, "native") / others.dietgpu_call(8, block),
+        time_of(A6000, 8, block, "native") / others.dietgpu_call(8, block).ps,
         "DietGPU's published kernel speeds alone do not make it lose; the paper names memory management and copies, "
         "whose cost it does not give",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from zipplan.planner.collectives import parts
+from zipplan.planner.contention import Cost, Shares
 from zipplan.planner.costs import Wire
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.schedule import INPUT, OUTPUT, Axis, Collective, Exchange, Op, Payload, Schedule, Stage
@@ -64,9 +65,14 @@ def design_1(nodes: int, ranks_per_node: int) -> Schedule:
     )
 
 
-@cache
 def time_of(machine: str, nodes: int, call: Call, how: str) -> int:
     """ps of a call: "native", "zipped" (all-to-all: design 2) or "design-1"."""
+    return cost_of(machine, nodes, call, how).ps
+
+
+@cache
+def cost_of(machine: str, nodes: int, call: Call, how: str) -> Cost:
+    """The same with what it takes from compute beside it."""
     cluster = part(cluster_of(machine, nodes), call.grid)
     search = search_of(cluster, call.collective, call.dtype, call.profile)
     if how == "design-1":
@@ -78,7 +84,8 @@ def time_of(machine: str, nodes: int, call: Call, how: str) -> int:
         schedule = next(s for s in search.schedules if s.name == how)
         wire = search.wires[schedule.codec]
     rates = search.rates[schedule.codec]
-    return simulate(schedule, cluster, call.size, wire, search.transport, rates, skew_of(call)).time
+    timeline = simulate(schedule, cluster, call.size, wire, search.transport, rates, skew_of(call))
+    return Shares().cost(schedule, timeline, search.transport)
 
 
 def half_width(call: Call) -> Call:
@@ -117,14 +124,14 @@ def run(workload: str, machine: str, nodes: int, all_to_all: str = "zipped") -> 
     step = build_step(load_workload(workload), cluster_of(machine, nodes))
     moe = any(task.call is not None and task.call.collective is Collective.ALL_TO_ALL for task in step.tasks)
 
-    def raw(call: Call) -> int:
-        return time_of(machine, nodes, call, "native")
+    def raw(call: Call) -> Cost:
+        return cost_of(machine, nodes, call, "native")
 
-    def zipped(call: Call) -> int:
+    def zipped(call: Call) -> Cost:
         if call.collective is Collective.ALL_TO_ALL:
-            return time_of(machine, nodes, call, all_to_all)
+            return cost_of(machine, nodes, call, all_to_all)
         if call.collective is Collective.ALL_GATHER and not moe:
-            return time_of(machine, nodes, call, "zipped")
+            return cost_of(machine, nodes, call, "zipped")
         return raw(call)
 
     return Run(machine, nodes, run_step(step, raw), run_step(step, zipped))

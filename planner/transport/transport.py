@@ -11,7 +11,7 @@ from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.network import Paths
 from zipplan.planner.schedule import Exchange
 from zipplan.planner.topology import Cluster
-from zipplan.planner.transport.constants import Constants, Tables
+from zipplan.planner.transport.constants import Constants, Tables, link_kind
 from zipplan.planner.transport.direct import direct, pat
 from zipplan.planner.transport.nccl import CostModel
 from zipplan.planner.transport.price import Price, price
@@ -148,6 +148,18 @@ class Transport:
         if self.cluster.transport.kind == "gloo" or algorithms == ("direct",):
             return None
         return CostModel(self.cluster, group).time(exchange, size, algorithms)
+
+    def sms(self, group: range) -> int:
+        """SMs that a collective's kernel holds on one GPU: one for each channel.
+
+        NCCL takes as few as reach the platform's rate: 2 for each NIC of a node (2 with one NIC, 16 with 8), 2 over
+        PCIe: https://github.com/NVIDIA/nccl/issues/689.
+        """
+        nodes = by_node(self.cluster, group)
+        if len(nodes) > 1:
+            nics = {self.cluster.rail_of(rank) for rank in nodes[0]}
+            return min(self.running.channels, 2 * len(nics))
+        return self.running.channels if link_kind(self.cluster) == "nvlink" else min(self.running.channels, 2)
 
     def is_direct(self, exchange: Exchange) -> bool:
         """Whether every rank sends to every other at once; flows then stand by sender, then receiver."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from zipplan.planner.contention import Cost, Shares
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.make import entry_of, plan_of
 from zipplan.planner.plan import Entry, Plan
@@ -16,7 +17,7 @@ from zipplan.planner.simulate import Skew, simulate
 from zipplan.planner.topology import Cluster
 from zipplan.planner.workload.grid import Grid, part
 from zipplan.planner.workload.model import Workload
-from zipplan.planner.workload.step import Call, build_step
+from zipplan.planner.workload.step import Call, Step, build_step
 from zipplan.planner.workload.timeline import StepTime, run_step
 
 
@@ -40,6 +41,7 @@ class Planned:
     workload: Workload
     cluster: Cluster
     rows: tuple[Row, ...]
+    step: Step
     raw: StepTime
     planned: StepTime
     plans: dict[Grid, Plan]
@@ -55,15 +57,13 @@ def skew_of(call: Call) -> Skew | None:
     return Skew.busiest(call.grid.ranks, call.load, call.late)
 
 
-def run_call(search: Search, result: Result, call: Call) -> int:
-    """ps of a call with the schedule of `result`, ranks as uneven as the call says."""
-    skew = skew_of(call)
-    if skew is None:
-        return result.time
-    timeline = simulate(
-        result.schedule, search.cluster, call.size, result.wire, search.transport, search.rates[result.wire.codec], skew
-    )
-    return timeline.time
+def run_call(search: Search, result: Result, call: Call, shares: Shares) -> Cost:
+    """A call with the schedule of `result`, ranks as uneven as the call says."""
+    skew, timeline = skew_of(call), result.timeline
+    if skew is not None:
+        rates = search.rates[result.wire.codec]
+        timeline = simulate(result.schedule, search.cluster, call.size, result.wire, search.transport, rates, skew)
+    return shares.cost(result.schedule, timeline, search.transport)
 
 
 def native(decision: Decision) -> Result:
@@ -84,32 +84,83 @@ def distinct(sizes: Iterable[int]) -> list[int]:
 def plan_workload(workload: Workload, cluster: Cluster, settings: Settings = UNCHANGED) -> Planned:
     """Decide every collective of a step and run the step with both. Raises ConfigError when they do not fit."""
     step = build_step(workload, cluster)
+    shares, alone = settings.shares()
     counts = Counter(task.call for task in step.tasks if task.call is not None)
     if not counts:
         raise ConfigError(f"workload {workload.name}: a step on {cluster.ranks} rank(s) has no collective to plan")
-    tables: dict[tuple[Grid, str, str, str], list[Call]] = {}
-    for call in counts:
-        tables.setdefault((call.grid, call.collective, call.dtype, call.profile), []).append(call)
-    raw: dict[Call, int] = {}
-    planned: dict[Call, int] = {}
-    choices: dict[Call, str] = {}
-    entries: dict[Grid, list[Entry]] = {}
     parts = {where: part(cluster, where) for where in dict.fromkeys(call.grid for call in counts)}
-    for (where, _, dtype, profile), calls in tables.items():
-        search = Search(parts[where], calls[0].collective, dtype, parse_profile(profile), settings=settings)
-        sizes = distinct(call.size for call in calls)
-        found = list(search.decide_all(sizes))
-        entries.setdefault(where, []).append(entry_of(calls[0].collective, search, found))
-        decided = {decision.best.size: decision for _, _, decisions in found for decision in decisions}
-        for call in calls:
-            decision = decided[min(size for size in sizes if size >= call.size)]
-            raw[call] = run_call(search, native(decision), call)
-            planned[call] = run_call(search, decision.best, call)
-            choices[call] = decision.best.label
+    kinds: dict[tuple[Grid, str, str, str], list[Call]] = {}
+    for call in counts:
+        kinds.setdefault((call.grid, call.collective, call.dtype, call.profile), []).append(call)
+    tables = [
+        _Table.of(
+            Search(parts[where], calls[0].collective, dtype, parse_profile(profile), settings=alone), calls, shares
+        )
+        for (where, _, dtype, profile), calls in kinds.items()
+    ]
+    raw = {call: cost for table in tables for call, cost in table.raw.items()}
+    planned = {call: cost for table in tables for call, cost in table.planned.items()}
     before, after = run_step(step, raw.__getitem__), run_step(step, planned.__getitem__)
-    rows = (Row(c, n, choices[c], raw[c], planned[c], before.exposed[c], after.exposed[c]) for c, n in counts.items())
+    for table in tables:  # what is hidden anyway may cost compute more than it saves
+        if table.planned != table.raw:
+            without = run_step(step, {**planned, **table.raw}.__getitem__)
+            if without.time < after.time:
+                planned, after = {**planned, **table.raw}, without
+                table.leave_raw()
+    entries: dict[Grid, list[Entry]] = {}
+    for table in tables:
+        entry = entry_of(table.calls[0].collective, table.search, table.found)
+        entries.setdefault(table.calls[0].grid, []).append(entry)
+    labels = {call: table.label(call) for table in tables for call in table.calls}
+    rows = tuple(
+        Row(c, n, labels[c], raw[c].ps, planned[c].ps, before.exposed[c], after.exposed[c]) for c, n in counts.items()
+    )
     moved = Counter({where: 0 for where in parts})
     for call, count in counts.items():
         moved[call.grid] += call.size * count
     plans = {where: plan_of(parts[where], entries[where], settings) for where, _ in moved.most_common()}
-    return Planned(workload, cluster, tuple(rows), before, after, plans)
+    return Planned(workload, cluster, rows, step, before, after, plans)
+
+
+@dataclass
+class _Table:
+    """The calls of one kind on one group, decided: what they cost raw and planned."""
+
+    search: Search
+    calls: list[Call]
+    found: list[tuple[int, int | None, list[Decision]]]
+    raw: dict[Call, Cost]
+    planned: dict[Call, Cost]
+
+    @classmethod
+    def of(cls, search: Search, calls: list[Call], shares: Shares) -> _Table:
+        found = list(search.decide_all(distinct(call.size for call in calls)))
+        table = cls(search, calls, found, {}, {})
+        for call in calls:
+            decision = table._decision(call)
+            table.raw[call] = run_call(search, native(decision), call, shares)
+            table.planned[call] = run_call(search, decision.best, call, shares)
+        return table
+
+    def _decision(self, call: Call) -> Decision:
+        decisions = [decision for _, _, decisions in self.found for decision in decisions]
+        return next(d for d in decisions if d.best.size >= call.size)
+
+    def label(self, call: Call) -> str:
+        """What was chosen for a call."""
+        return self._decision(call).best.label
+
+    def leave_raw(self) -> None:
+        """Native at every size, because the step is quicker so."""
+        self.planned = self.raw
+        why = "hidden behind compute, which its codec kernels would slow by more than they save"
+        decisions = []
+        for _, _, rows in self.found:
+            for decision in rows:
+                results = (decision.best, *(result for result, _ in decision.others))
+                best = native(decision)
+                lost = tuple(
+                    (r, why if r.time < best.time else self.search.reason(r, best)) for r in results if r is not best
+                )
+                decisions.append(Decision(best, lost))
+        self.found = [(0, None, decisions)]

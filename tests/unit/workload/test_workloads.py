@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from zipplan.planner.cli import main
 from zipplan.planner.cli.plan import plan as plan_command
+from zipplan.planner.contention import Cost
 from zipplan.planner.errors import ConfigError, SimulationError
 from zipplan.planner.plan import Plan
 from zipplan.planner.schedule import Collective
@@ -137,7 +138,7 @@ def test_pipeline_bubble_stretches_the_step() -> None:
 
 def test_given_compute_time_is_taken() -> None:
     workload = changed("llama3-8b", compute={"micro_batch_time": "100ms", "source": "made up"})
-    step = run_step(build_step(workload, cluster()), lambda call: 1)
+    step = run_step(build_step(workload, cluster()), lambda call: Cost(1))
     assert step.computing == pytest.approx(100e9, rel=1e-6)
 
 
@@ -151,7 +152,7 @@ def test_the_timeline_loses_no_time(parts: list[tuple[bool, int, int]], queues: 
         after = (number - back,) if back and number >= back else ()
         call = Call(str(lasts), Collective.ALL_GATHER, lasts, "bf16", "gaussian", Grid(lasts % queues + 1, 1))
         tasks.append(Task(str(number), after, lasts) if computes else Task(str(number), after, call=call))
-    step = run_step(Step(tuple(tasks), 1.0), lambda call: call.size)
+    step = run_step(Step(tuple(tasks), 1.0), lambda call: Cost(call.size))
     exposed = sum(step.exposed.values())
     assert step.time == step.computing + exposed
     assert step.time <= sum(lasts for _, lasts, _ in parts)
@@ -160,7 +161,7 @@ def test_the_timeline_loses_no_time(parts: list[tuple[bool, int, int]], queues: 
 
 def test_a_step_that_waits_for_itself_is_named() -> None:
     with pytest.raises(SimulationError, match="knot"):
-        run_step(Step((Task("knot", (0,), 5),), 1.0), lambda call: 0)
+        run_step(Step((Task("knot", (0,), 5),), 1.0), lambda call: Cost(0))
 
 
 def test_groups_on_nodes() -> None:
