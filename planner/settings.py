@@ -222,6 +222,13 @@ def _gpu(field: str) -> Apply:
     return change
 
 
+def _sharp(machine: Machine, value: Value) -> Machine:
+    fabric, transport = machine.fabric, machine.transport
+    if fabric.kind not in _SHARP or (transport.kind, transport.network) != ("nccl", "infiniband"):
+        raise _refuse(machine, "fabric.sharp", "has no InfiniBand switches")
+    return machine.model_copy(update={"fabric": fabric.model_copy(update={"sharp": value.fixed, "source": SOURCE})})
+
+
 def _peer_to_peer(machine: Machine, value: Value) -> Machine:
     if machine.gpu is None or any(row.kind in ("nvlink", "xgmi") for node in machine.node for row in node.link):
         raise _refuse(machine, "node.p2p", "joins its ranks by something else than PCIe")
@@ -230,6 +237,7 @@ def _peer_to_peer(machine: Machine, value: Value) -> Machine:
 
 
 _TIERED = ("rail", "tree")
+_SHARP = ("switch", "rail", "tree", "graph")
 _SWITCHED = ("rail", "tree", "dragonfly", "graph")
 _RATE = "one direction of one link, all lanes"
 
@@ -248,6 +256,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("fabric.global_bandwidth", "rate", "between two groups", _fabric("global_bandwidth", ("dragonfly",))),
         Setting("fabric.routing", "name", "modulo (InfiniBand) or hash (Ethernet)", _fabric("routing", _SWITCHED)),
         Setting("fabric.pxn", "switch", "to another rail over NVLink first", _fabric("pxn", ("rail",))),
+        Setting("fabric.sharp", "switch", "the switches reduce (InfiniBand SHARP): CollNet, NVLS across nodes", _sharp),
         Setting("node.p2p", "switch", "PCIe peers reach each other without host memory", _peer_to_peer),
         Setting("gpu.model", "name", "another GPU: memory, lanes, efficiency of the catalogue", _gpu("model")),
         Setting("gpu.hbm_bandwidth", "rate", "memory of the GPU, which bounds codec and copies", _gpu("hbm_bandwidth")),

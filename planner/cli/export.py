@@ -108,4 +108,4 @@ def tuner_rows(plan: Plan, entry: Entry) -> Iterator[Row]:
 def _word(name: str) -> str:
     """'nvls_tree' for NVLSTree, nvls-tree or nvls_tree."""
     word = name.lower().replace("-", "_")
-    return "nvls_tree" if word == "nvlstree" else word
+    return {"nvlstree": "nvls_tree", "collnetdirect": "collnet_direct", "collnetchain": "collnet_chain"}.get(word, word)

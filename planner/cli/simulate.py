@@ -55,7 +55,7 @@ costs: zipplan plan --workload. Ranks that arrive late: --set ranks.late=50us.
     default="auto",
     show_default=True,
     metavar="A",
-    help="ring, tree, nvls, nvlstree, direct or pat, where an exchange has it.",
+    help="ring, tree, nvls, nvlstree, collnetdirect, collnetchain (SHARP), direct or pat, where an exchange has it.",
 )
 @click.option("--profile", default="gaussian", show_default=True, metavar="P", help="Shape of the values.")
 @click.option(

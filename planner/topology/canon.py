@@ -96,6 +96,7 @@ def fingerprint(cluster: Cluster) -> str:
             "fabric": shape,
             "pxn": machine.fabric.pxn,
             "routing": machine.fabric.routing,
+            **({"sharp": True} if machine.fabric.sharp else {}),
             "transport": transport,
             "gpu": [gpu.sms, gpu.hbm_bandwidth] if gpu else None,
             "cpu": [cpu.codec_encode, cpu.codec_decode, cpu.cascade_encode, cpu.cascade_decode, cpu.cores]

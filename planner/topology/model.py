@@ -203,6 +203,7 @@ class Fabric(_Strict):
     all to all inside and between groups), `graph` (the cables are listed). oversubscription: leaf downlinks / uplinks.
     pxn: traffic to another rail first crosses NVLink to the GPU of that rail. routing: `modulo` picks the equal-cost
     path by destination as InfiniBand fat-tree routing does, `hash` by a hash of both ends as Ethernet ECMP does.
+    sharp: the switches reduce (InfiniBand SHARP) and the NCCL plugin that uses them is installed and on.
     """
 
     kind: Literal["none", "switch", "direct", "rail", "tree", "dragonfly", "graph"] = "none"
@@ -211,6 +212,7 @@ class Fabric(_Strict):
     spines: Count | None = None
     oversubscription: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] = 1.0
     pxn: StrictBool = False
+    sharp: StrictBool = False
     routing: Literal["modulo", "hash"] = "modulo"
     nodes_per_switch: Count | None = None
     switches_per_group: Count | None = None
@@ -239,6 +241,8 @@ class Fabric(_Strict):
         }  # fmt: skip
         if own - need:
             raise ValueError(f"a {self.kind} fabric has no {', '.join(sorted(own - need))}")
+        if self.sharp and self.kind not in ("switch", "rail", "tree", "graph"):
+            raise ValueError(f"a {self.kind} fabric has no switches that reduce (sharp)")
         if self.kind != "none" and self.source is None:
             raise ValueError("a fabric needs a source")
         return self
@@ -288,6 +292,8 @@ class Machine(_Strict):
             raise ValueError("all [[node]] templates need the same number of ranks (use --gpus or leave GPUs out)")
         if self.transport.kind == "nccl" and self.gpu is None:
             raise ValueError('no [gpu]: give one, or [transport] kind = "gloo" for a CPU host')
+        if self.fabric.sharp and (self.transport.kind, self.transport.network) != ("nccl", "infiniband"):
+            raise ValueError("fabric.sharp: only NCCL on InfiniBand reduces in the switches")
         return self
 
     def peer_to_peer(self, node: Node) -> bool:

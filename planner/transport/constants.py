@@ -73,6 +73,17 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharp:
+    """Reduction in the network's switches: ps of one step inside a node and of the trip to the switches and back, by
+    algorithm; share of the NIC's rate.
+    """
+
+    inside: dict[str, float]
+    network: dict[str, float]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Constants:
     """Everything that pricing needs.
 
@@ -90,6 +101,7 @@ class Constants:
     tree_across: float
     one_peer: float
     switch: Switch | None
+    sharp: Sharp | None
     start: float
     peer: float
     drifts: bool
@@ -141,7 +153,7 @@ def _gloo(cluster: Cluster) -> Constants:
     launch, step = float(own.launch), (float(own.step_intra), float(own.step_inter))
     rates = own.efficiency_intra, own.efficiency_inter
     tcp = Protocol("tcp", True, (launch, launch), step, step, rates, (_ANY, _ANY), _ANY)
-    return Constants((tcp,), 1, 0.0, 0.0, 1.0, 1.0, 1.0, None, 0.0, 0.0, drifts=False, overlaps=False)
+    return Constants((tcp,), 1, 0.0, 0.0, 1.0, 1.0, 1.0, None, None, 0.0, 0.0, drifts=False, overlaps=False)
 
 
 def _nccl(cluster: Cluster, start: str, tables: Tables) -> Constants:
@@ -191,9 +203,19 @@ def _nccl(cluster: Cluster, start: str, tables: Tables) -> Constants:
             largest=tables["chunk"]["nvls"] * nvls["channels"] * _HEADS * wide,
             tree_share=nvls["tree"],
         ),
+        sharp=_sharp(tables["collnet"]) if cluster.machine.fabric.sharp else None,
         start=parse_time(tables["start"][start]),
         # One process enqueues for all its GPUs, one after the other.
         peer=parse_time(tables["start"]["peer"]) * (cluster.ranks_per_node if start == "threads" else 1),
         drifts=has_switch(cluster),
         overlaps=True,
+    )
+
+
+def _sharp(table: Mapping[str, Any]) -> Sharp:
+    ways = {name: row for name, row in table.items() if isinstance(row, dict)}
+    return Sharp(
+        inside={name: float(parse_time(row["inside"])) for name, row in ways.items() if "inside" in row},
+        network={name: float(parse_time(row["network"])) for name, row in ways.items()},
+        share=table["share"],
     )

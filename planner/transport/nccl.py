@@ -123,6 +123,9 @@ class CostModel:
         channels, ranks = self.channels, self.ranks
         low = caps[0][0] if self.nodes == 1 else _LL_ACROSS.get(self.generation, _LL_ACROSS["hopper"])[at - 1]
         bus = self.inside if self.nodes == 1 else min(self.inside, self.across)
+        if algorithm.startswith("collnet"):  # half of the rate inside, the NICs once
+            newer = self.generation in ("hopper", "blackwell") and algorithm == "collnetdirect"
+            return min(self.inside * (0.425 if newer else 0.5), self.across)
         if algorithm in ("tree", "nvlstree") and self.nodes == 2:
             bus = min(self.inside, 2 * self.across)
         if algorithm in ("nvls", "nvlstree"):
@@ -130,7 +133,10 @@ class CostModel:
                 return 0.0
             inside = self.inside * _NVLS_EFFICIENCY.get(self.generation, 0.0) * 15 / 16
             inside *= 2 if exchange is Exchange.ALL_REDUCE else (ranks / self.nodes - 1) / (ranks / self.nodes)
-            bus = inside if self.nodes == 1 else min(inside, bus, 16 * caps[4][at])
+            if algorithm == "nvls":
+                bus = inside if self.nodes == 1 else min(inside, 2 * self.across)
+            else:
+                bus = min(inside, bus, 16 * caps[4][at])
         if algorithm == "ring" and protocol == 0:
             bus = min(low, bus * 0.5)
         if algorithm == "ring" and protocol == 1:
@@ -150,8 +156,14 @@ class CostModel:
         """µs."""
         base = _BASE.get(algorithm, (0.0,) * 3)[protocol]
         nodes, per_node = self.nodes, self.ranks // self.nodes
-        if algorithm.startswith("nvls"):
-            return _NVLS_INSIDE + (2 * levels(nodes) * _NVLSTREE_NET if nodes > 1 else 0.0)
+        if algorithm == "nvls":
+            return _NVLS_INSIDE + (_NVLS_NET if nodes > 1 else 0.0)
+        if algorithm == "nvlstree":
+            return _NVLS_INSIDE + 2 * levels(nodes) * _NVLSTREE_NET
+        if algorithm == "collnetdirect":
+            return 2 * (min(1, per_node - 1) * 3.7 + (per_node - 1) * 0.4) + 31.0
+        if algorithm == "collnetchain":
+            return 2 * (per_node - 1) * 2.8 + 30.0
         if algorithm == "pat":
             return base + levels(nodes) * _PAT_NET / 3.5 + self.ranks * 2.8
         near = _STEP[self.kind, algorithm][protocol]

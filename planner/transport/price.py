@@ -34,20 +34,24 @@ class Price:
 
 def price(way: Way, constants: Constants, protocol: Protocol, sent: float, extra: float = 0.0) -> Price:
     """For `sent` bytes from each rank; `extra`: ps added to the start."""
-    tree = way.algorithm in ("tree", "nvlstree")
+    tree = way.algorithm in ("tree", "nvlstree", "collnetchain", "collnetdirect")
     step = protocol.tree if tree else protocol.ring
     near, far = step[0] + way.hop[0], step[1] + way.hop[1]
     share = protocol.share
     start = protocol.base[tree]
-    if way.algorithm == "tree":
+    if way.algorithm in ("tree", "collnetchain"):
         share = share[0] * constants.tree_share, share[1] * (constants.tree_across if way.steps.across > 2 else 1.0)
     if way.algorithm == "direct" and way.steps.peers == 1:
         share = share[0] * constants.one_peer, share[1]
     if way.algorithm.startswith("nvls"):
         assert constants.switch is not None  # only offered where the switch reduces
-        inside = constants.switch.share * (constants.switch.tree_share if tree else 1.0)
+        inside = constants.switch.share * (constants.switch.tree_share if way.steps.across else 1.0)
         share = inside, share[1]
         start, near = constants.switch.latency, float(way.hop[0])
+    if constants.sharp is not None and way.algorithm in constants.sharp.network and way.steps.across:
+        near = constants.sharp.inside.get(way.algorithm, near - way.hop[0]) + way.hop[0]
+        far = constants.sharp.network[way.algorithm] + way.hop[1]
+        share = share[0], constants.sharp.share
     rate = way.wire(*share)
     limit = max(m / p for m, p in zip(way.moved, protocol.peak, strict=True)) * PS_PER_SECOND
     slow = max(1.0, limit / rate)
@@ -79,7 +83,7 @@ def _fill(way: Way, constants: Constants, whole: bool, sent: float, wire: float)
         one = wire / (steps.pieces * max(1.0, message / (channels * constants.ring_chunk)))
         return (one if whole and constants.drifts else 0.0), one
     depth = steps.across + (steps.inside if whole else 0)
-    if way.algorithm == "tree":
+    if not way.algorithm.startswith("nvls"):
         if not constants.tree_chunk:
             return 0.0, 0.0
         chunks = message / (channels * constants.tree_chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from zipplan.planner.transport.direct import direct, pat
 from zipplan.planner.transport.nccl import CostModel
 from zipplan.planner.transport.price import Price, price
 from zipplan.planner.transport.rings import ring
-from zipplan.planner.transport.trees import nvls, tree
+from zipplan.planner.transport.trees import collnet, nvls, nvlstree, tree
 from zipplan.planner.transport.ways import Floats, Way, by_node
 
 Lowering = Callable[[Cluster, Exchange, range], Way]
@@ -25,14 +26,16 @@ LOWERINGS: dict[str, Lowering] = {
     "ring": ring,
     "tree": tree,
     "nvls": nvls,
-    "nvlstree": nvls,
+    "nvlstree": nvlstree,
+    "collnetdirect": partial(collnet, chain=False),
+    "collnetchain": partial(collnet, chain=True),
     "direct": direct,
     "pat": pat,
 }
 ALGORITHMS = {
     Exchange.ALL_GATHER: ("ring", "pat", "direct", "nvls"),
     Exchange.REDUCE_SCATTER: ("ring", "pat", "nvls"),
-    Exchange.ALL_REDUCE: ("ring", "tree", "nvls", "nvlstree"),
+    Exchange.ALL_REDUCE: ("ring", "tree", "nvls", "nvlstree", "collnetdirect", "collnetchain"),
     Exchange.ALL_TO_ALL: ("direct",),
     Exchange.BROADCAST: ("ring",),
     Exchange.REDUCE: ("ring",),
@@ -85,6 +88,11 @@ class Transport:
             raise ConfigError(
                 f"--algorithm {algorithm}: {cluster.machine.name} has no switch that reduces (NVLink SHARP), or it is "
                 "off; use ring or tree"
+            )
+        if algorithm.startswith("collnet") and self.constants.sharp is None:
+            raise ConfigError(
+                f"--algorithm {algorithm}: the switches of {cluster.machine.name} do not reduce, or it is not said; "
+                "set fabric.sharp on an InfiniBand fabric"
             )
         self._later: dict[Shape, list[tuple[float, Pick]]] = {}
         self._picked: dict[tuple[Shape, float], Pick] = {}
@@ -175,13 +183,30 @@ class Transport:
         if self.forced in names:
             # Without SHARP in the network, NVLS across nodes is NVLSTree, and NVLSTree inside one is NVLS.
             if self.forced.startswith("nvls"):
-                return ("nvlstree" if len(nodes) > 1 else "nvls",)
+                trees = len(nodes) > 1 and not (self.forced == "nvls" and self._reduces(exchange))
+                return ("nvlstree" if trees else "nvls",)
+            if self.forced.startswith("collnet") and len(nodes) == 1:
+                return self._usual(exchange, nodes)
             return (self.forced,)
         if self.cluster.transport.kind == "gloo":  # where it can, the executor sends to all peers at once
             return ("direct",) if "direct" in names else names[:1]
+        return self._usual(exchange, nodes)
+
+    def _reduces(self, exchange: Exchange) -> bool:
+        """Whether the network's switches may do it."""
+        return self.constants.sharp is not None and exchange is Exchange.ALL_REDUCE
+
+    def _usual(self, exchange: Exchange, nodes: list[list[int]]) -> tuple[str, ...]:
+        """What NCCL weighs when nothing is forced; CollNetDirect up to 8 GPUs in a node."""
+        names = ALGORITHMS[exchange]
         if exchange is Exchange.ALL_REDUCE:
             switched = self.constants.switch is not None and len(nodes[0]) > 1
-            return ("ring", "tree", *(("nvlstree" if len(nodes) > 1 else "nvls",) if switched else ()))
+            many = len(nodes) > 1
+            found = ["ring", "tree", *(["nvlstree" if many else "nvls"] if switched else [])]
+            if many and self._reduces(exchange):
+                found += ["collnetdirect"] if len(nodes[0]) <= 8 else []
+                found += ["collnetchain", *(["nvls"] if switched else [])]
+            return tuple(found)
         return ("ring", "pat") if "pat" in names and len(nodes[0]) == 1 else names[:1]
 
     def way(self, algorithm: str, exchange: Exchange, group: range) -> Way:

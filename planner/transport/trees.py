@@ -1,4 +1,7 @@
-"""Trees: a chain inside each node, NCCL's double binary tree across nodes. NVLS: the switch takes the chain's place."""
+"""Trees: a chain inside each node, NCCL's double binary tree across nodes. NVLS: the switch takes the chain's place.
+
+SHARP: the network's switches take the tree's place.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,50 @@ def tree(cluster: Cluster, exchange: Exchange, group: range) -> Way:
     """
     nodes = by_node(cluster, group)
     tops = _heads(cluster, nodes)
-    parts, share = [], 1 / len(tops)
+    parts = _chains(nodes, tops)
+    for top in tops:
+        parts += _across(np.array(top), 1 / len(tops))
+    rails = len(tops) if len(nodes) > 1 else 0
+    steps = Steps(2 * (len(nodes[0]) - 1), 2 * levels(len(nodes)), 1.0, 1.0, rails)
+    return build(cluster, "tree", Hops.joined(parts), steps)
+
+
+def _chains(nodes: list[list[int]], tops: list[list[int]]) -> list[Hops]:
+    """Up the chain of each node to each of its heads, and down again."""
+    parts = []
     for top in tops:
         for members, head in zip(nodes, top, strict=True):
             at = members.index(head)
             chain = np.array(members[at:] + members[:at])
-            parts += _both_ways(chain[1:], chain[:-1], share)
-        parts += _across(np.array(top), share)
-    rails = len(tops) if len(nodes) > 1 else 0
-    steps = Steps(2 * (len(nodes[0]) - 1), 2 * levels(len(nodes)), 1.0, 1.0, rails)
-    return build(cluster, "tree", Hops.joined(parts), steps)
+            parts += _both_ways(chain[1:], chain[:-1], 1 / len(tops))
+    return parts
+
+
+def collnet(cluster: Cluster, exchange: Exchange, group: range, chain: bool) -> Way:
+    """All-reduce with SHARP: sums of each node to its heads, from every NIC into the switches, the total back.
+
+    CollNetChain goes along a chain inside the node; CollNetDirect sends from every rank straight to every head
+    (NVIDIA/nccl issues 320, 919).
+    """
+    nodes = by_node(cluster, group)
+    tops = _heads(cluster, nodes)
+    if chain:
+        parts = _chains(nodes, tops)
+    else:
+        parts = []
+        for top in tops:
+            for members, head in zip(nodes, top, strict=True):
+                others = np.array([rank for rank in members if rank != head], dtype=np.int64)
+                parts += _both_ways(others, np.full(len(others), head), 1 / len(tops))
+    parts += [_sharp(np.array(top), 1 / len(tops)) for top in tops]
+    depth = len(nodes[0]) - 1 if chain else min(1, len(nodes[0]) - 1)
+    steps = Steps(2 * depth, 1, 1.0, 1.0, len(tops))
+    return build(cluster, "collnetchain" if chain else "collnetdirect", Hops.joined(parts), steps)
+
+
+def _sharp(top: Ints, share: float) -> Hops:
+    """Each NIC sends its part into the switches and receives the sum: as much as a flow to the next node loads."""
+    return Hops(top, np.roll(top, -1), np.full(len(top), share))
 
 
 def _heads(cluster: Cluster, nodes: list[list[int]]) -> list[list[int]]:
@@ -43,15 +80,24 @@ def nvls(cluster: Cluster, exchange: Exchange, group: range) -> Way:
 
     Each GPU sends its bytes into the switch and the part that it owns once more, and receives as much: (k+1)/k of the
     message each way (NVIDIA/nccl-tests issue 239). A flow from a GPU to its neighbour loads just these two links.
+    Across nodes SHARP joins them.
     """
     nodes = by_node(cluster, group)
     parts = [_switched(members, exchange) for members in nodes]
-    if len(nodes) > 1:
-        tops = _heads(cluster, nodes)
-        for top in tops:
-            parts += _across(np.array(top), 1 / len(tops))
-    steps = Steps(1, 2 * levels(len(nodes)), 1.0, len(group) if exchange is Exchange.ALL_GATHER else 1.0)
-    return build(cluster, "nvls" if len(nodes) == 1 else "nvlstree", Hops.joined(parts), steps)
+    tops = _heads(cluster, nodes) if len(nodes) > 1 else []
+    parts += [_sharp(np.array(top), 1 / len(tops)) for top in tops]
+    steps = Steps(1, min(1, len(tops)), 1.0, len(group) if exchange is Exchange.ALL_GATHER else 1.0)
+    return build(cluster, "nvls", Hops.joined(parts), steps)
+
+
+def nvlstree(cluster: Cluster, exchange: Exchange, group: range) -> Way:
+    """The same inside the nodes, double binary trees across."""
+    nodes = by_node(cluster, group)
+    parts = [_switched(members, exchange) for members in nodes]
+    tops = _heads(cluster, nodes)
+    for top in tops:
+        parts += _across(np.array(top), 1 / len(tops))
+    return build(cluster, "nvlstree", Hops.joined(parts), Steps(1, 2 * levels(len(nodes)), 1.0, 1.0))
 
 
 def _switched(members: list[int], exchange: Exchange) -> Hops:

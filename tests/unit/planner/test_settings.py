@@ -23,7 +23,7 @@ NAMES = {"fabric.routing": "hash", "transport.network": "efa", "gpu.model": "A10
 
 def value_for(setting: Setting) -> str:
     if setting.unit == "switch":
-        return "on" if setting.key == "node.p2p" else "off"
+        return "on" if setting.key in ("node.p2p", "fabric.sharp") else "off"
     return NAMES.get(setting.key) or VALUES[setting.unit]
 
 
