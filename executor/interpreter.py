@@ -102,6 +102,7 @@ class _Run:
         self.raw = {INPUT: source, OUTPUT: output}
         self.watch, self.op = watch, op
         self.frames: dict[str, Frames] = {}
+        self.told: dict[str, tuple[Tensor, Tensor]] = {}
         self.pending: dict[str, Any] = {}
         self.traffic = Traffic()
 
@@ -128,7 +129,10 @@ class _Run:
             case Op.ENCODE:
                 self._encode(stage)
             case Op.EXCHANGE:
-                moves = {Payload.RAW: self._raw, Payload.STATIC: self._static, Payload.DYNAMIC: self._dynamic}
+                moves = {
+                    Payload.RAW: self._raw, Payload.STATIC: self._static, Payload.DYNAMIC: self._dynamic,
+                    Payload.SIZES: self._sizes,
+                }  # fmt: skip
                 return moves[stage.payload](stage)
             case Op.DECODE:
                 at = self.frames[stage.src]
@@ -184,11 +188,25 @@ class _Run:
         self.traffic.wire_bytes += src.numel() * (peers - 1) / (1 if gathers else peers)
         return native.exchange(stage.exchange, out, src, self.axes.group(stage.axis))
 
+    def _sizes(self, stage: Stage) -> Any:
+        """Sizes of the dynamic regions ahead of the frames, int64; `told` holds both ends until they are read."""
+        assert stage.exchange is not None
+        frames, peers = self.frames[stage.src], self.schedule.axis_size(stage.axis)
+        (own,) = self._codec.sizes(frames.static)
+        src = torch.from_numpy(own.astype(np.int64)).to(frames.static.device).view(torch.uint8)
+        out = self.scratch.take(f"{stage.dst}.sizes", self.schedule.buffer_slots[stage.dst] * 8)
+        self.told[stage.dst] = out, src
+        self.traffic.wire_bytes += native.wire_bytes(stage.exchange, src.numel(), peers)
+        return native.exchange(stage.exchange, out, src, self.axes.group(stage.axis))
+
     def _dynamic(self, stage: Stage) -> Any:
-        """The static regions have arrived: their headers say how much comes from whom. All are read at once."""
+        """How much comes from whom stands in the headers of the static regions, or came ahead of them."""
         src, dst, group = self.frames[stage.src], self.frames[stage.dst], self.axes.group(stage.axis)
         peers = self.schedule.axis_size(stage.axis)
-        own, sizes = self._codec.sizes(src.static, dst.static)
+        if stage.dst in self.told:
+            own, sizes = (told.cpu().view(torch.int64).numpy() for told in reversed(self.told[stage.dst]))
+        else:
+            own, sizes = self._codec.sizes(src.static, dst.static)
         self.traffic += Traffic(len(own) * self.slot_bytes, src.static.numel() + int(own.sum()))
         from_peer = sizes.reshape(peers, -1)
         receive = from_peer.sum(axis=1)

@@ -36,5 +36,5 @@ def moved_bytes(schedule: Schedule, size: int, wire: Wire) -> tuple[float, float
         }[stage.exchange]
         sent = factor * schedule.buffer_slots[stage.src]
         encoded += sent * wire.bytes(stage.payload, slot)
-        raw += 0 if stage.payload is Payload.DYNAMIC else sent * slot
+        raw += sent * slot if stage.payload in (Payload.RAW, Payload.STATIC) else 0
     return raw, encoded

@@ -28,6 +28,10 @@ GPU_CODEC_SHARE = {"window": 0.59 * 0.60, "cascade": 1000 / 4800}
 GPU_COPY_SHARE = 0.5
 
 
+SIZE_BYTES = 8.0
+"""A size on the wire: one 64-bit integer for each slot."""
+
+
 @dataclass(frozen=True)
 class Wire:
     """Encoded size of one slot: static bytes follow from the raw bytes alone, dynamic bytes are expected ones."""
@@ -46,6 +50,8 @@ class Wire:
         """Bytes that travel for a slot of `raw` bytes."""
         if payload is Payload.RAW or raw == 0:
             return float(raw)
+        if payload is Payload.SIZES:
+            return SIZE_BYTES
         return raw * self.static_share + self.header if payload is Payload.STATIC else raw * self.dynamic_share
 
 

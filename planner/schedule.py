@@ -11,7 +11,8 @@ one buffer and writes one buffer; a buffer is a row of equal *slots*, and the st
     permute        k raw slots → k raw slots in another order
 
 A frame travels as two regions: `static` (its size follows from the element count alone, so it can be sent at once;
-its header tells the size of the other) and `dynamic`. A frame can be decoded once both have arrived.
+its header tells the size of the other) and `dynamic`. A frame can be decoded once both have arrived. Where the dynamic
+region does not wait for the static one, an exchange of `sizes` goes before it.
 A stage says *what*; ring against tree inside one exchange is the transport's choice.
 """
 
@@ -84,11 +85,12 @@ class Axis(StrEnum):
 
 
 class Payload(StrEnum):
-    """What an exchange carries: raw slots, or one region of the frames."""
+    """What an exchange carries: raw slots, one region of the frames, or the sizes of the dynamic regions."""
 
     RAW = "raw"
     STATIC = "static"
     DYNAMIC = "dynamic"
+    SIZES = "sizes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Every rank runs every stage as soon as what it waits for is done. A rank has one
 take turns; exchanges share links with whatever else is in flight (network.py).
 
 An exchange starts when its last rank is there. Only a direct exchange among ranks that differ (`Skew`) starts pair by
-pair, as sends and receives of NCCL do: each pair when both its ends are there.
+pair, as sends and receives of NCCL do: each pair when both its ends are there. After an exchange of sizes the host
+reads them, so that it can post what they say.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.errors import SimulationError
 from zipplan.planner.network import Moved, Network, delay
-from zipplan.planner.schedule import Exchange, Op, Schedule, Stage
+from zipplan.planner.schedule import Exchange, Op, Payload, Schedule, Stage
 from zipplan.planner.topology import Cluster
 from zipplan.planner.transport import Transport
 
@@ -179,7 +180,7 @@ class _Run:
                 self.carried[stage.name] = (carried.algorithm, carried.protocol)
                 yield delay(self.env, carried.launch)
                 yield self.network.transfer(carried.paths, carried.sizes, stage.name)
-                yield delay(self.env, carried.latency)
+                yield delay(self.env, carried.latency + self._read_back(stage))
             for rank in group:
                 self._finish(stage, rank, start)
 
@@ -188,6 +189,10 @@ class _Run:
                 self._pairwise(stage, exchange, group, sent)
             else:
                 self.env.process(work(group))
+
+    def _read_back(self, stage: Stage) -> int:
+        """ps until the host has sizes that have arrived: a copy that it waits for, as long as one launch."""
+        return self.rates.launch if stage.payload is Payload.SIZES else 0
 
     def _load(self, stage: Stage, rank: int) -> float:
         """What a rank handles over the mean: it encodes what it sends."""
@@ -216,7 +221,7 @@ class _Run:
                 last.succeed()
             yield last
             yield simpy.AllOf(self.env, moving)
-            yield delay(self.env, carried.latency)
+            yield delay(self.env, carried.latency + self._read_back(stage))
             self._finish(stage, rank, start)
 
         for rank in group:

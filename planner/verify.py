@@ -72,6 +72,10 @@ def structural_problems(schedule: Schedule) -> list[str]:
                 problems.append(f"stage {stage.name}: writes {stage.dst!r} ({region}) again after stage {other}")
             writers[stage.dst, region] = stage.name
     read = {(s.src, r) for s in schedule.stages for r in _needs(s)}
+    for stage in schedule.stages:
+        if stage.payload is Payload.DYNAMIC:
+            problems += _sizes_problems(schedule, stage, writers, before)
+            read.add((stage.dst, Payload.SIZES))
     problems += [
         f"stage {name}: nobody reads its {buffer!r} ({region})"
         for (buffer, region), name in writers.items()
@@ -90,8 +94,21 @@ def structural_problems(schedule: Schedule) -> list[str]:
 def _needs(stage: Stage) -> tuple[Payload, ...]:
     """Regions of its source that a stage reads."""
     if stage.op is Op.EXCHANGE:
-        return (stage.payload,)
+        return (Payload.STATIC,) if stage.payload is Payload.SIZES else (stage.payload,)
     return (Payload.STATIC, Payload.DYNAMIC) if stage.op in (Op.DECODE, Op.DECODE_REDUCE) else (Payload.RAW,)
+
+
+def _sizes_problems(
+    schedule: Schedule, stage: Stage, writers: dict[tuple[str, Payload], str], before: dict[str, set[str]]
+) -> list[str]:
+    """A dynamic region can be received once its size is known: from the static region's header, or from `sizes`."""
+    told = {region: writers.get((stage.dst, region)) for region in (Payload.SIZES, Payload.STATIC)}
+    if not any(name in before[stage.name] for name in told.values()):
+        return [f"stage {stage.name}: waits for no exchange that tells it the sizes of {stage.dst!r}"]
+    other = next((s for s in schedule.stages if s.name == told[Payload.SIZES]), stage)
+    if (other.src, other.exchange, other.axis) != (stage.src, stage.exchange, stage.axis):
+        return [f"stage {stage.name}: the sizes from stage {other.name} are those of another exchange"]
+    return []
 
 
 def _stage_problems(stage: Stage, framed: set[str]) -> list[str]:

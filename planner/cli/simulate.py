@@ -22,6 +22,7 @@ from zipplan.planner.cli.common import (
     set_option,
     table,
 )
+from zipplan.planner.collectives import studied
 from zipplan.planner.costs import CODECS, ELEMENT_BYTES
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.plan import write_whole
@@ -48,7 +49,12 @@ costs: zipplan plan --workload. Ranks that arrive late: --set ranks.late=50us.
 @click.option("--size", required=True, metavar="S[,S…]", help="Message sizes as nccl-tests counts them; 16M is 16 MiB.")
 @click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
 @click.option(
-    "--codec", default="raw", show_default=True, metavar="NAME", help="raw, window, cascade, or auto (planner chooses)."
+    "--codec",
+    metavar="NAME",
+    help="raw (default), window, cascade, or auto: the planner's choice.",
+)
+@click.option(
+    "--schedule", metavar="NAME", help="A schedule by name: native, zipped, sizes-first, …, its fastest codec."
 )
 @click.option(
     "--algorithm",
@@ -76,7 +82,8 @@ def simulate(
     collective: str,
     size: str,
     dtype: str,
-    codec: str,
+    codec: str | None,
+    schedule: str | None,
     algorithm: str,
     profile: str,
     trace: Path | None,
@@ -89,6 +96,7 @@ def simulate(
     kinds, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
     if trace is not None and len(kinds) * len(sizes) != 1:
         raise ConfigError(f"--trace shows one collective of one size; {len(kinds)} × {len(sizes)} were asked for")
+    codec = codec or ("auto" if schedule else "raw")
     choices = {"raw", "auto", *(c for codecs in CODECS.values() for c in codecs)}
     if codec not in choices:
         raise ConfigError(f"--codec: unknown {codec!r}; {nearest(codec, choices)}")
@@ -98,7 +106,7 @@ def simulate(
     results = []
     for kind in kinds:
         search = Search(cluster, kind, dtype, shape, codec, algorithm, settings)
-        results += [(kind, search.fastest(s, codec)) for s in sizes]
+        results += [(kind, _named(search, kind, s, schedule) if schedule else search.fastest(s, codec)) for s in sizes]
     if trace is not None:
         result, rates = results[0][1], search.rates[results[0][1].schedule.codec]
         timeline = run(
@@ -117,6 +125,15 @@ def simulate(
         _show_links(row)
     if trace is not None:
         click.echo(f"\ntrace written to {trace}; open it at https://ui.perfetto.dev")
+
+
+def _named(search: Search, kind: Collective, size: int, name: str) -> Result:
+    """The schedule of that name with its fastest codec. Raises ConfigError when there is none."""
+    cluster, codecs = search.cluster, [codec for codec in search.wires if codec != "raw"]
+    known = [*search.schedules, *studied(kind, cluster.nodes, cluster.ranks_per_node, codecs)]
+    if all(s.name != name for s in known):
+        raise ConfigError(f"--schedule: {kind} here has no {name!r}; {nearest(name, {s.name for s in known})}")
+    return min((search.run(s, size) for s in known if s.name == name), key=lambda r: r.time)
 
 
 def _row(kind: Collective, result: Result, cluster: Cluster, dtype: str) -> dict[str, Any]:

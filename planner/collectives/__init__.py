@@ -30,6 +30,8 @@ SUMMED: dict[Collective, Builder] = {
 }
 """Raw, with sums by zipplan. On gloo only: its own reduce-scatter takes twice the time of its all-to-all
 (docs/benchmarks/lab.md), while NCCL sums on the way."""
+STUDIED: dict[Collective, tuple[Builder, ...]] = {Collective.ALL_TO_ALL: (all_to_all.sizes_first,)}
+"""Forms that another one of the same bytes always beats: no candidates, but studies name them."""
 HIERARCHICAL: dict[Collective, tuple[Builder, ...]] = {
     Collective.ALL_GATHER: (all_gather.zipped_across_nodes,),
     Collective.ALL_REDUCE: (all_reduce.zipped_across_nodes,),
@@ -51,4 +53,11 @@ def candidates(
         families += HIERARCHICAL.get(collective, ())
     for codec in codecs:
         for build in families:
+            yield build(nodes, ranks_per_node, codec)
+
+
+def studied(collective: Collective, nodes: int, ranks_per_node: int, codecs: Sequence[str]) -> Iterator[Schedule]:
+    """The forms that only studies ask for."""
+    for codec in codecs:
+        for build in STUDIED.get(collective, ()):
             yield build(nodes, ranks_per_node, codec)

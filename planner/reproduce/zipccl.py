@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from zipplan.planner.collectives import parts
+from zipplan.planner.collectives import all_to_all
 from zipplan.planner.contention import Cost, Shares
-from zipplan.planner.costs import Wire
 from zipplan.planner.profiles import parse_profile
-from zipplan.planner.schedule import INPUT, OUTPUT, Axis, Collective, Exchange, Op, Payload, Schedule, Stage
+from zipplan.planner.schedule import Collective
 from zipplan.planner.search import Search
 from zipplan.planner.settings import Settings
 from zipplan.planner.simulate import simulate
@@ -24,7 +23,6 @@ from zipplan.planner.workload.report import skew_of
 A6000, H800 = "a6000x8-200g", "hgx-h800"
 ONE_NIC = "+one-nic"
 CODEC = "window"
-SIZE_BYTES = 4  # one integer for each peer (§3.2)
 
 
 @cache
@@ -43,28 +41,6 @@ def search_of(cluster: Cluster, collective: Collective, dtype: str, profile: str
     return Search(cluster, collective, dtype, parse_profile(profile), CODEC if dtype == "bf16" else "raw")
 
 
-def design_1(nodes: int, ranks_per_node: int) -> Schedule:
-    """All-to-all with sizes first (§3.2): the tiny exchange before the frames makes every rank wait for the last.
-
-    The frame is whole here; what counts as its dynamic region is its size.
-    """
-    encode, *_ = parts.zipped(Exchange.ALL_TO_ALL, INPUT, OUTPUT, Axis.WORLD, Op.DECODE)
-    prefix = "all_to_all_world"
-    sizes = Stage(
-        f"{prefix}_sizes", Op.EXCHANGE, encode.dst, "arrived", (encode.name,), Axis.WORLD, Exchange.ALL_TO_ALL,
-        Payload.DYNAMIC,
-    )  # fmt: skip
-    frames = Stage(
-        f"{prefix}_frames", Op.EXCHANGE, encode.dst, "arrived", (encode.name, sizes.name), Axis.WORLD,
-        Exchange.ALL_TO_ALL, Payload.STATIC,
-    )  # fmt: skip
-    decode = Stage(f"{prefix}_decode", Op.DECODE, "arrived", OUTPUT, (sizes.name, frames.name))
-    ranks = nodes * ranks_per_node
-    return Schedule(
-        "design-1", Collective.ALL_TO_ALL, nodes, ranks_per_node, ranks, CODEC, (encode, sizes, frames, decode)
-    )
-
-
 def time_of(machine: str, nodes: int, call: Call, how: str) -> int:
     """ps of a call: "native", "zipped" (all-to-all: design 2) or "design-1"."""
     return cost_of(machine, nodes, call, how).ps
@@ -76,13 +52,10 @@ def cost_of(machine: str, nodes: int, call: Call, how: str) -> Cost:
     cluster = part(cluster_of(machine, nodes), call.grid)
     search = search_of(cluster, call.collective, call.dtype, call.profile)
     if how == "design-1":
-        schedule = design_1(cluster.nodes, cluster.ranks_per_node)
-        split = search.wires[CODEC]
-        frame = split.static_share + split.dynamic_share
-        wire = Wire(CODEC, frame, SIZE_BYTES / schedule.slot_bytes(call.size), split.header)
+        schedule = all_to_all.sizes_first(cluster.nodes, cluster.ranks_per_node, CODEC)
     else:
         schedule = next(s for s in search.schedules if s.name == how)
-        wire = search.wires[schedule.codec]
+    wire = search.wires[schedule.codec]
     rates = search.rates[schedule.codec]
     timeline = simulate(schedule, cluster, call.size, wire, search.transport, rates, skew_of(call))
     return Shares().cost(schedule, timeline, search.transport)
@@ -117,9 +90,9 @@ class Run:
 
 
 @cache
-def run(workload: str, machine: str, nodes: int, all_to_all: str = "zipped") -> Run:
+def run(workload: str, machine: str, nodes: int, dispatch: str = "zipped") -> Run:
     """MoE models on Megatron, where only the all-to-alls are zipped (§6.1); Llama on TorchTitan: only the all-gathers,
-    as its reduce-scatters were found faster left native (§6.3). `all_to_all`: "zipped" (design 2) or "design-1".
+    as its reduce-scatters were found faster left native (§6.3). `dispatch`: "zipped" (design 2) or "design-1".
     """
     step = build_step(load_workload(workload), cluster_of(machine, nodes))
     moe = any(task.call is not None and task.call.collective is Collective.ALL_TO_ALL for task in step.tasks)
@@ -129,7 +102,7 @@ def run(workload: str, machine: str, nodes: int, all_to_all: str = "zipped") -> 
 
     def zipped(call: Call) -> Cost:
         if call.collective is Collective.ALL_TO_ALL:
-            return cost_of(machine, nodes, call, all_to_all)
+            return cost_of(machine, nodes, call, dispatch)
         if call.collective is Collective.ALL_GATHER and not moe:
             return cost_of(machine, nodes, call, "zipped")
         return raw(call)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zipplan.planner.collectives import candidates
+from zipplan.planner.collectives import candidates, studied
 from zipplan.planner.schedule import Collective
 
 pytestmark = [pytest.mark.multi, pytest.mark.timeout(170)]
@@ -22,6 +22,7 @@ def test_every_candidate_returns_the_right_bits(
     done = torchrun("schedules.py", str(nodes))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    schedules = sum(1 for c in Collective for _ in candidates(c, nodes, 4 // nodes, ("raw", "window")))
+    grids = [(c, nodes, 4 // nodes, ("raw", "window")) for c in Collective]
+    schedules = sum(1 for grid in grids for _ in (*candidates(*grid), *studied(*grid)))
     assert len(found) == 7 * schedules
     assert {name: problem for name, problem in found.items() if problem} == {}

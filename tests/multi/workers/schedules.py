@@ -10,7 +10,7 @@ from common import Cases, plan_of, values
 
 from zipplan.executor import check, init
 from zipplan.executor.session import Session
-from zipplan.planner.collectives import candidates
+from zipplan.planner.collectives import candidates, studied
 from zipplan.planner.schedule import Collective, Schedule
 
 ELEMENTS = (0, 1, 3, 64, 1001, 4099, 70_000)
@@ -23,7 +23,8 @@ def main(nodes: int) -> None:
     world = dist.get_world_size()
     cases = Cases()
     for collective in Collective:
-        for schedule in candidates(collective, nodes, world // nodes, CODECS):
+        grid = collective, nodes, world // nodes, CODECS
+        for schedule in (*candidates(*grid), *studied(*grid)):
             session = init(plan_of([schedule]), ranks_per_node=world // nodes, adaptive=False)
             for elements in ELEMENTS:
                 name = f"{collective} {schedule.name} {schedule.codec} {elements}"

@@ -83,7 +83,14 @@ def test_regions_of_unlike_frames_are_not_joined() -> None:
         Stage("encode", Op.ENCODE, "input", "frames"),
         Stage("static", Op.EXCHANGE, "frames", "arrived", ("encode",), Axis.WORLD, Exchange.ALL_TO_ALL, Payload.STATIC),
         Stage(
-            "dynamic", Op.EXCHANGE, "frames", "arrived", ("encode",), Axis.NODE, Exchange.ALL_TO_ALL, Payload.DYNAMIC
+            "dynamic",
+            Op.EXCHANGE,
+            "frames",
+            "arrived",
+            ("encode", "static"),
+            Axis.NODE,
+            Exchange.ALL_TO_ALL,
+            Payload.DYNAMIC,
         ),
         Stage("decode", Op.DECODE, "arrived", "output", ("static", "dynamic")),
     )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from zipplan.planner.errors import SimulationError
+from zipplan.planner.collectives import studied
+from zipplan.planner.errors import ScheduleError, SimulationError
 from zipplan.planner.profiles import parse_profile
-from zipplan.planner.schedule import Collective
+from zipplan.planner.schedule import Axis, Collective, Schedule
 from zipplan.planner.search import Search
 from zipplan.planner.simulate import Skew, Timeline, simulate
 from zipplan.planner.topology import build_cluster, load_machine
+from zipplan.planner.verify import verify
 
 SIZE = 8 << 20
 SEARCH = Search(
@@ -51,6 +55,48 @@ def test_a_heavy_sender_takes_longer() -> None:
     even, loaded = run(0, None), run(0, heavy)
     assert loaded.time > even.time
     assert loaded.link_bytes.sum() == pytest.approx(even.link_bytes.sum(), rel=0.15)
+
+
+def test_sizes_first_waits_for_the_last_rank() -> None:
+    """ZipCCL §3.2, §6.5: with one rank late, design 1 (sizes first) is slower than raw, design 2 quicker than both.
+
+    Together, the two designs move the same bytes and take the same time but for the sizes. A rank that comes when the
+    others are through leaves nothing to hide behind: then raw and design 2 differ only by what the late rank sends.
+    """
+    raw, static_first = (next(s for s in SEARCH.schedules if s.name == n) for n in ("native", "zipped"))
+    (design_1,) = studied(Collective.ALL_TO_ALL, SEARCH.cluster.nodes, SEARCH.cluster.ranks_per_node, ["window"])
+    verify(design_1)
+    wires, rates = SEARCH.wires, SEARCH.rates
+
+    def time(schedule: Schedule, skew: Skew | None) -> int:
+        codec = schedule.codec
+        return simulate(schedule, SEARCH.cluster, SIZE, wires[codec], SEARCH.transport, rates[codec], skew).time
+
+    together = time(raw, None)
+    assert time(design_1, None) == pytest.approx(time(static_first, None), rel=0.05)
+    for share in (0.4, 0.6, 1, 4):
+        late = round(share * together)
+        skew = Skew((*(0,) * (RANKS - 1), late), EVEN)
+        if share < 1:
+            assert time(static_first, skew) < 0.9 * time(raw, skew)
+        assert time(static_first, skew) < 1.02 * time(raw, skew) < time(design_1, skew)
+        assert time(design_1, skew) >= late + 0.9 * time(design_1, None)
+    loaded = Skew.busiest(RANKS, 2.0, together)
+    assert time(static_first, loaded) < time(raw, loaded) < time(design_1, loaded)
+
+
+def test_sizes_before_frames_or_in_their_headers() -> None:
+    """A dynamic region is received only once its sizes are known, and they must be those of its own exchange."""
+    (design_1,) = studied(Collective.ALL_TO_ALL, 2, 2, ["window"])
+    broken: dict[str, dict[str, dict[str, object]]] = {
+        "waits for no exchange": {"all_to_all_world_dynamic": {"after": ("all_to_all_world_encode",)}},
+        "are those of another exchange": {"all_to_all_world_sizes": {"axis": Axis.NODE}},
+        "nobody reads its .*sizes": {"all_to_all_world_sizes": {"dst": "elsewhere"}},
+    }
+    for says, changes in broken.items():
+        stages = tuple(replace(s, **changes.get(s.name, {})) for s in design_1.stages)  # type: ignore[arg-type]
+        with pytest.raises(ScheduleError, match=says):
+            verify(replace(design_1, stages=stages))
 
 
 def test_a_skew_for_other_ranks_is_refused() -> None:
