@@ -44,6 +44,9 @@ ALGORITHMS = {
 """Algorithms of each exchange that can be forced."""
 P2P_LL_BELOW = 16384
 """Bytes to one peer below which send and receive use LL (NCCL_P2P_LL_THRESHOLD)."""
+NVLS_FROM = 3
+"""GPUs of a node from which NCCL uses NVLS (ncclNvlsInit, src/transport/nvls.cc); with two, NCCL_ALGO=NVLS measures what
+a ring does: https://github.com/NVIDIA/nccl/issues/1455."""
 _LARGEST = 2.0**46
 Pick = tuple[str, str]
 """(algorithm, protocol)"""
@@ -182,6 +185,8 @@ class Transport:
         nodes = by_node(self.cluster, group)
         if self.forced in names:
             # Without SHARP in the network, NVLS across nodes is NVLSTree, and NVLSTree inside one is NVLS.
+            if self.forced.startswith("nvls") and len(nodes[0]) < NVLS_FROM:
+                return self._usual(exchange, nodes)
             if self.forced.startswith("nvls"):
                 trees = len(nodes) > 1 and not (self.forced == "nvls" and self._reduces(exchange))
                 return ("nvlstree" if trees else "nvls",)
@@ -200,7 +205,7 @@ class Transport:
         """What NCCL weighs when nothing is forced; CollNetDirect up to 8 GPUs in a node."""
         names = ALGORITHMS[exchange]
         if exchange is Exchange.ALL_REDUCE:
-            switched = self.constants.switch is not None and len(nodes[0]) > 1
+            switched = self.constants.switch is not None and len(nodes[0]) >= NVLS_FROM
             many = len(nodes) > 1
             found = ["ring", "tree", *(["nvlstree" if many else "nvls"] if switched else [])]
             if many and self._reduces(exchange):

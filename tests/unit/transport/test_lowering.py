@@ -146,3 +146,13 @@ def test_forced_algorithms() -> None:
         Transport(on, "nvl")
     with pytest.raises(ConfigError, match="hgx-a100 has no switch that reduces"):
         Transport(cluster("hgx-a100"), "nvls")
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "nvls", "nvlstree"])
+def test_nvls_needs_three_gpus_in_a_node(algorithm: str) -> None:
+    """With two, NCCL has none (ncclNvlsInit): H100 measures a ring's ~367 GB/s (NVIDIA/nccl issue 1455), not 208."""
+    for nodes in (1, 2):
+        pair = Transport(build_cluster(load_machine("hgx-h100"), nodes=nodes, ranks_per_node=2), algorithm)
+        assert pair.algorithms(Exchange.ALL_REDUCE, range(2 * nodes)) == ("ring", "tree")
+    three = Transport(build_cluster(load_machine("hgx-h100"), nodes=1, ranks_per_node=3), algorithm)
+    assert "nvls" in three.algorithms(Exchange.ALL_REDUCE, range(3))
