@@ -37,6 +37,9 @@ _CAPS = {
     "hopper": ((141.0, 45.0, 35.0), (36.7,) * 3, (36.7, 36.7, 29.0), (38.7, 41.4, 36.0), (0.0, 57.7, 45.5)),
     "blackwell": ((282.0, 90.0, 70.0), (40.0,) * 3, (55.6, 31.67, 20.0), (70.0, 42.8, 24.0), (0.0, 96.0, 80.0)),
 }
+# Algorithm bandwidth of NVLS in one node over its bus bandwidth, before 2.27. With it rings give way at 5 GPUs, as
+# measured on H100: https://github.com/NVIDIA/nccl/issues/1455. Blackwell came with the newer rule.
+_NVLS_SHARE = {"hopper": 5 / 6}
 _NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
 # Share of the link rate that NCCL counts: 20 of 25 GB/s for an NVLink, 40 of 50 on Blackwell, 24 of 31.5 for PCIe 4.0.
 _LANE = {"volta": 0.8, "ampere": 0.8, "hopper": 0.8, "blackwell": 0.8}
@@ -132,6 +135,8 @@ class CostModel:
             if not self.nvls:
                 return 0.0
             inside = self.inside * _NVLS_EFFICIENCY.get(self.generation, 0.0) * 15 / 16
+            if self.nodes == 1 and exchange is Exchange.ALL_REDUCE and self.generation in _NVLS_SHARE:
+                return inside * _NVLS_SHARE[self.generation]
             inside *= 2 if exchange is Exchange.ALL_REDUCE else (ranks / self.nodes - 1) / (ranks / self.nodes)
             if algorithm == "nvls":
                 bus = inside if self.nodes == 1 else min(inside, 2 * self.across)

@@ -45,8 +45,8 @@ ALGORITHMS = {
 P2P_LL_BELOW = 16384
 """Bytes to one peer below which send and receive use LL (NCCL_P2P_LL_THRESHOLD)."""
 NVLS_FROM = 3
-"""GPUs of a node from which NCCL uses NVLS (ncclNvlsInit, src/transport/nvls.cc); with two, NCCL_ALGO=NVLS measures what
-a ring does: https://github.com/NVIDIA/nccl/issues/1455."""
+"""GPUs of a node from which NCCL uses NVLS (ncclNvlsInit, src/transport/nvls.cc); with two, NCCL_ALGO=NVLS measures
+what a ring does: https://github.com/NVIDIA/nccl/issues/1455."""
 _LARGEST = 2.0**46
 Pick = tuple[str, str]
 """(algorithm, protocol)"""

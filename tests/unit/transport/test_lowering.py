@@ -156,3 +156,15 @@ def test_nvls_needs_three_gpus_in_a_node(algorithm: str) -> None:
         assert pair.algorithms(Exchange.ALL_REDUCE, range(2 * nodes)) == ("ring", "tree")
     three = Transport(build_cluster(load_machine("hgx-h100"), nodes=1, ranks_per_node=3), algorithm)
     assert "nvls" in three.algorithms(Exchange.ALL_REDUCE, range(3))
+
+
+@pytest.mark.parametrize(("gpus", "published"), [(2, 367), (3, 367), (4, 367), (5, 420), (6, 440), (7, 460), (8, 480)])
+def test_all_reduce_by_gpus_of_an_h100_node(gpus: int, published: float) -> None:
+    """Bus bandwidth of 4 GiB in GB/s, NVIDIA/nccl issue 1455: a ring's up to 4 GPUs, then that of NVLS, which rises."""
+    transport = Transport(build_cluster(load_machine("hgx-h100"), nodes=1, ranks_per_node=gpus))
+    size, group = 4 << 30, range(gpus)
+    algorithm, protocol = transport.pick(Exchange.ALL_REDUCE, group, size)
+    way = transport.way(algorithm, Exchange.ALL_REDUCE, group)
+    time = transport.price(way, transport.running, protocol, Exchange.ALL_REDUCE, size).total
+    assert algorithm == ("ring" if gpus < 5 else "nvls")
+    assert size / time * 1e3 * 2 * (gpus - 1) / gpus == pytest.approx(published, rel=0.04)
