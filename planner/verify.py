@@ -239,13 +239,15 @@ class _Evaluator:
         return self._sum(stage, rank, [self.value(stage.src, region, peer, slot) for peer in group])
 
     def _sum(self, stage: Stage, rank: int, values: list[Value]) -> Value:
-        counted = Counter(r for v in values for r in v.ranks)
-        twice = sorted(r for r, count in counted.items() if count > 1)
+        counted = frozenset[int]().union(*(v.ranks for v in values))
+        twice = len(counted) < sum(len(v.ranks) for v in values)
         blocks = {v.block for v in values}
         if twice or len(blocks) > 1:
-            wrong = f"counts ranks {twice} more than once" if twice else f"adds unlike blocks {sorted(blocks)}"
+            times = Counter(r for v in values for r in v.ranks)
+            again = sorted(r for r, count in times.items() if count > 1)
+            wrong = f"counts ranks {again} more than once" if twice else f"adds unlike blocks {sorted(blocks)}"
             raise ScheduleError(f"stage {stage.name}: on rank {rank} {wrong}")
-        return Value(values[0].block, frozenset(counted))
+        return Value(values[0].block, counted)
 
 
 def _sample(count: int) -> list[int]:

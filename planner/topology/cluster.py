@@ -175,8 +175,8 @@ class Cluster:
         kinds = np.ravel_multi_index((self.template_of[a], self.template_of[b], from_, to, (a == b).astype(int)), shape)
         _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
         links, owner = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for number, example in enumerate(first):
-            pairs = np.flatnonzero(kind == number)
+        by_kind = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
+        for example, pairs in zip(first, by_kind, strict=False):
             names = self.devices[from_[example]], self.devices[to[example]]
             if a[example] == b[example]:
                 inside = self._template(a[example]).path(*names).edges

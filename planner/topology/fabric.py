@@ -10,12 +10,18 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heappop, heappush
+
+import numpy as np
+import numpy.typing as npt
 
 from zipplan.planner.errors import TopologyError
 from zipplan.planner.topology.catalogue import link_facts
 from zipplan.planner.topology.model import Fabric, Override
 from zipplan.planner.topology.node import Edge, link_name, natural
+
+Numbers = npt.NDArray[np.int64]
+_HOPS = 2**16  # cost of a way: latency first, then hops
+_FAR = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Switches:
         self.edges = self._overridden(merged, overrides)
         self.names = sorted({*(e.src for e in self.edges), *(s for row in self.attach for s in row)}, key=natural)
         self._ports_of: dict[str, dict[tuple[int, int], int]] = {}
-        self._to: dict[str, tuple[dict[str, tuple[int, int]], dict[str, list[int]]]] = {}
+        self._to: dict[str, tuple[list[int], list[int]]] = {}
 
     # Each builder returns (attach, links); links maps (a, b) of one direction to (bandwidth, latency).
 
@@ -153,33 +159,31 @@ class Switches:
         return [Edge(a, b, "fabric", rate, latency) for (a, b), (rate, latency) in links.items()]
 
     @cached_property
-    def _in(self) -> dict[str, list[int]]:
-        into: dict[str, list[int]] = {name: [] for name in self.names}
-        for index, edge in enumerate(self.edges):
-            into[edge.dst].append(index)
-        return into
+    def _sorted(self) -> tuple[dict[str, int], Numbers, Numbers, Numbers, Numbers]:
+        """(number of each switch, edges by source, their sources, their destinations, their costs)."""
+        number = {name: i for i, name in enumerate(self.names)}
+        src = np.array([number[edge.src] for edge in self.edges], dtype=np.int64)
+        order = np.argsort(src, kind="stable")
+        dst = np.array([number[edge.dst] for edge in self.edges], dtype=np.int64)
+        cost = np.array([edge.latency * _HOPS + 1 for edge in self.edges], dtype=np.int64)
+        return number, order, src[order], dst[order], cost[order]
 
-    def _towards(self, target: str) -> tuple[dict[str, tuple[int, int]], dict[str, list[int]]]:
-        """(switch → (latency, hops) to target, switch → equally good edges towards it)."""
+    def _towards(self, target: str) -> tuple[list[int], list[int]]:
+        """(equally good edges towards target by switch, where those of each switch begin); Bellman and Ford."""
         if target not in self._to:
-            cost: dict[str, tuple[int, int]] = {}
-            queue = [(0, 0, target)]
-            while queue:
-                latency, hops, switch = heappop(queue)
-                if switch in cost:
-                    continue
-                cost[switch] = (latency, hops)
-                for index in self._in[switch]:
-                    edge = self.edges[index]
-                    if edge.src not in cost:
-                        heappush(queue, (latency + edge.latency, hops + 1, edge.src))
-            best: dict[str, list[int]] = {}
-            for index, edge in enumerate(self.edges):
-                if edge.dst in cost and edge.src in cost:
-                    latency, hops = cost[edge.dst]
-                    if (latency + edge.latency, hops + 1) == cost[edge.src]:
-                        best.setdefault(edge.src, []).append(index)
-            self._to[target] = (cost, best)
+            number, edges, src, dst, each = self._sorted
+            sources, start = np.unique(src, return_index=True)
+            cost = np.full(len(number), _FAR)
+            cost[number[target]] = 0
+            for _ in number:
+                over = cost[dst] + each
+                nearer = np.minimum(cost[sources], np.minimum.reduceat(over, start))
+                if (nearer == cost[sources]).all():
+                    break
+                cost[sources] = nearer
+            best = (over == cost[src]) & (over < _FAR)
+            begin = np.concatenate(([0], np.cumsum(np.bincount(src[best], minlength=len(number)))))
+            self._to[target] = edges[best].tolist(), begin.tolist()
         return self._to[target]
 
     def route(self, src: tuple[int, int], dst: tuple[int, int]) -> tuple[int, ...]:
@@ -187,15 +191,16 @@ class Switches:
         here, target = self.attach[src[0]][src[1]], self.attach[dst[0]][dst[1]]
         if here == target:
             return ()
-        cost, best = self._towards(target)
-        if here not in cost:
+        number = self._sorted[0]
+        best, begin = self._towards(target) if self.edges else ([], [0] * (len(number) + 1))
+        if begin[number[here]] == begin[number[here] + 1]:
             raise TopologyError(f"no way from node {src[0]} ({here}) to node {dst[0]} ({target}) through the fabric")
         key = self._port_number(dst) if self.by_destination else zlib.crc32(repr((src, dst)).encode())
         edges = []
         while here != target:
-            choice = best[here]
-            edges.append(choice[key % len(choice)])
-            key //= len(choice)
+            first, choices = begin[number[here]], begin[number[here] + 1] - begin[number[here]]
+            edges.append(best[first + key % choices])
+            key //= choices
             here = self.edges[edges[-1]].dst
         return tuple(edges)
 

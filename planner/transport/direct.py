@@ -58,15 +58,13 @@ def _bundled(nodes: NDArray[np.int64], share: float) -> Hops:
 def pat(cluster: Cluster, exchange: Exchange, group: range) -> Way:
     """Parallel aggregated trees: ⌈log₂ g⌉ steps, step k to the rank 2ᵏ further on (Bruck et al. 1997)."""
     size, members = len(group), np.array(group)
-    hops: dict[tuple[int, int], float] = {}
+    parts = []
     distance = 1
-    while distance < size:
+    while distance < size:  # no two steps go equally far
         slots = min(distance, size - distance) * (1.0 if exchange is Exchange.ALL_GATHER else 1 / size)
-        for i, rank in enumerate(members):
-            pair = int(rank), int(members[(i + distance) % size])
-            hops[pair] = hops.get(pair, 0.0) + slots
+        parts.append(Hops(members, np.roll(members, -distance), np.full(size, slots)))
         distance *= 2
     count = (size - 1).bit_length()
     across = len(by_node(cluster, group)) > 1
     steps = Steps(0 if across else count, count if across else 0, count, 1.0)
-    return build(cluster, "pat", Hops.of(hops), steps)
+    return build(cluster, "pat", Hops.listed(parts), steps)

@@ -81,8 +81,9 @@ def node_rings(cluster: Cluster, members: list[int]) -> list[tuple[list[int], fl
     """Rings inside a node."""
     if len(members) <= 2:
         return [(members, 1.0)]
-    direct = any(len(cluster.path(a, b)) == 1 for a in members for b in members if a != b)
-    if not direct or len(members) > _CYCLES_UP_TO:
+    if len(members) > _CYCLES_UP_TO or not any(
+        len(cluster.path(a, b)) == 1 for a in members for b in members if a != b
+    ):
         return [(members, 0.5), (members[::-1], 0.5)]
     return _mesh_rings(cluster, members)
 

@@ -64,17 +64,18 @@ class Hops:
     share: Floats
 
     @classmethod
-    def of(cls, hops: dict[tuple[int, int], float]) -> Hops:
-        """From shares by (src, dst)."""
-        ends = np.array(list(hops), dtype=np.int64).reshape(-1, 2)
-        return cls(ends[:, 0], ends[:, 1], np.fromiter(hops.values(), np.float64, len(hops)))
+    def listed(cls, parts: list[Hops]) -> Hops:
+        """The flows of several sets."""
+        src, dst, share = (np.concatenate([getattr(p, field) for p in parts]) for field in ("src", "dst", "share"))
+        return cls(src, dst, share)
 
     @classmethod
     def joined(cls, parts: list[Hops]) -> Hops:
         """Flows of several sets with the same ends become one."""
-        src, dst, share = (np.concatenate([getattr(p, field) for p in parts]) for field in ("src", "dst", "share"))
-        ends, which = np.unique(np.stack([src, dst]), axis=1, return_inverse=True)
-        return cls(ends[0], ends[1], np.bincount(which.ravel(), share).astype(np.float64))
+        every = cls.listed(parts)
+        width = int(every.dst.max(initial=0)) + 1
+        ends, which = np.unique(every.src * width + every.dst, return_inverse=True)
+        return cls(*np.divmod(ends, width), np.bincount(which, every.share).astype(np.float64))
 
 
 def build(cluster: Cluster, algorithm: str, hops: Hops, steps: Steps) -> Way:
