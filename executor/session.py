@@ -409,6 +409,8 @@ class Session:
         Ran at exit for every session: a transport whose threads outlive the interpreter would abort the process.
         """
         self.lane.close()
+        for coder in self._coders.values():
+            coder.check()
         if self.group is not None and self.rank == 0 and self.classes:
             log.info("%s", report.text(self))
         self.group = None
