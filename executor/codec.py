@@ -36,12 +36,21 @@ class SlotCodec:
     def __init__(
         self, coder: Coder, codec: str, parameters: Mapping[str, int | float | str], dtype: str, elements: int
     ) -> None:
-        self._coder = coder
+        self._coder, self._named = coder, (codec, parameters, dtype)
+        self._others: dict[int, SlotCodec] = {}
         self._codec, self._params = codec_of(codec, parameters, dtype)
         self._elements = elements
         self.slot_bytes = elements * self._codec.item_bytes
         self.static_bytes = kernels.static_size(self._codec, elements)
         self.dynamic_bound = kernels.max_dynamic_size(self._codec, elements)
+
+    def of(self, elements: int) -> SlotCodec:
+        """The same codec for slots of another size."""
+        if elements == self._elements:
+            return self
+        if elements not in self._others:
+            self._others[elements] = SlotCodec(self._coder, *self._named, elements)
+        return self._others[elements]
 
     def encode(self, src: Tensor, static: Tensor, dynamic: Tensor) -> None:
         """Encode all slots of `src`; dynamic regions packed from the start of `dynamic`."""

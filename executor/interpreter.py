@@ -25,6 +25,7 @@ class Scratch:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._held: dict[str, Tensor] = {}
+        self._parts: dict[int, Scratch] = {}
 
     def take(self, name: str, size: int) -> Tensor:
         """`size` uninitialised bytes; the same memory for the same name until a larger size is asked for."""
@@ -33,10 +34,15 @@ class Scratch:
             held = self._held[name] = torch.empty(size, dtype=torch.uint8, device=self._device)
         return held[:size]
 
+    def part(self, number: int) -> Scratch:
+        """Buffers of another part of the same call, by the same names."""
+        return self._parts.setdefault(number, Scratch(self._device))
+
     @property
     def held_bytes(self) -> int:
         """Bytes that all buffers hold now."""
-        return sum(t.numel() for t in self._held.values())
+        own = sum(t.numel() for t in self._held.values())
+        return own + sum(part.held_bytes for part in self._parts.values())
 
 
 @dataclass
@@ -80,7 +86,21 @@ def run(
     `codec` codes one slot (None: the schedule has no codec stage). `watch` waits for the transport and is told the
     stage. `op`: of the transport's own reductions. The order of stages is the same on all ranks.
     """
-    return _Run(schedule, axes, codec, scratch, dtype, source, output, watch, op).all_stages()
+    slot_bytes = source.numel() // schedule.slots
+    sizes = schedule.parts(slot_bytes)
+    slots = [buffer.view(-1, slot_bytes) if slot_bytes else buffer for buffer in (source, output)]
+    traffic, parts, at = Traffic(), [], 0
+    for number, size in enumerate(sizes):
+        into, out = slots if len(sizes) == 1 else (rows[:, at : at + size] for rows in slots)
+        coder = codec.of(size // dtype.itemsize) if codec is not None else None
+        own = scratch if number == 0 else scratch.part(number)
+        parts.append(_Part(schedule, axes, coder, own, dtype, size, into, out, watch, op, traffic))
+        at += size
+    for number, stage in schedule.unrolled(len(sizes)):
+        parts[number].start(stage)
+    for part in parts:
+        part.finish()
+    return traffic
 
 
 def sum_by_sender(src: Tensor, senders: int, dtype: torch.dtype, dst: Tensor) -> None:
@@ -92,31 +112,35 @@ def sum_by_sender(src: Tensor, senders: int, dtype: torch.dtype, dst: Tensor) ->
     dst.view(dtype).copy_(total)
 
 
-class _Run:
+class _Part:
+    """One part of every slot on its way; `source`, `output`: its bytes of each slot, a row per slot."""
+
     def __init__(
         self, schedule: Schedule, axes: native.Axes, codec: SlotCodec | None, scratch: Scratch, dtype: torch.dtype,
-        source: Tensor, output: Tensor, watch: Watch, op: Any,
+        slot_bytes: int, source: Tensor, output: Tensor, watch: Watch, op: Any, traffic: Traffic,
     ) -> None:  # fmt: skip
         self.schedule, self.axes, self.codec, self.scratch, self.dtype = schedule, axes, codec, scratch, dtype
-        self.slot_bytes = source.numel() // schedule.slots
+        self.slot_bytes = slot_bytes
         self.raw = {INPUT: source, OUTPUT: output}
         self.watch, self.op = watch, op
         self.frames: dict[str, Frames] = {}
         self.told: dict[str, tuple[Tensor, Tensor]] = {}
         self.pending: dict[str, Any] = {}
-        self.traffic = Traffic()
+        self.traffic = traffic
 
-    def all_stages(self) -> Traffic:
-        for stage in self.schedule.stages:
-            for name in stage.after:
-                self._finish(name)
-            self.watch.stage = stage.name
-            handle = self._start(stage)
-            if handle is not None:
-                self.pending[stage.name] = handle
+    def start(self, stage: Stage) -> None:
+        """Run a stage, or start it if it is an exchange, after what it waits for."""
+        for name in stage.after:
+            self._finish(name)
+        self.watch.stage = stage.name
+        handle = self._start(stage)
+        if handle is not None:
+            self.pending[stage.name] = handle
+
+    def finish(self) -> None:
+        """Wait for what still runs."""
         for name in list(self.pending):
             self._finish(name)
-        return self.traffic
 
     def _finish(self, name: str) -> None:
         handle = self.pending.pop(name, None)
@@ -171,7 +195,7 @@ class _Run:
 
     def _raw(self, stage: Stage) -> Any:
         assert stage.exchange is not None
-        out, src = self._target(stage), self.raw[stage.src]
+        out, src = self._target(stage).view(-1), self.raw[stage.src].view(-1)
         peers = self.schedule.axis_size(stage.axis)
         self.traffic.wire_bytes += native.wire_bytes(stage.exchange, src.numel(), peers)
         if stage.exchange.reduces:

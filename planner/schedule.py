@@ -28,6 +28,9 @@ from zipplan.planner.errors import ScheduleError
 
 INPUT, OUTPUT = "input", "output"
 
+PART_GRAIN = 16384
+"""Bytes of which a part of a slot is a multiple: whole tiles of 4,096 elements for every dtype that codecs know."""
+
 
 class Collective(StrEnum):
     """The collectives, by nccl-tests' names; sizes count as nccl-tests counts them (see `slot_bytes`)."""
@@ -121,6 +124,8 @@ class Schedule:
 
     `slots`: slots of the input buffer (1 for all-gather; a multiple of the ranks for reduce-scatter, all-to-all).
     `codec`: id of the codec of its encode stages, "raw" when it has none.
+    `chunks`: how many parts of every slot run through the stages one after another, so that the codec works on one
+    while others travel. A schedule knows elements only by their place, so each part is the whole collective on less.
     """
 
     name: str
@@ -130,6 +135,7 @@ class Schedule:
     slots: int
     codec: str
     stages: tuple[Stage, ...]
+    chunks: int = 1
 
     @property
     def ranks(self) -> int:
@@ -207,16 +213,50 @@ class Schedule:
     def scratch_bytes(self, size: int, frame_bytes: int) -> int:
         """Bytes of all buffers between input and output, with `frame_bytes` the bound of one encoded slot."""
         raw = self.slot_bytes(size)
+        frame_bytes = raw + len(self.parts(raw)) * (frame_bytes - raw)
         framed = {s.dst for s in self.stages if Payload.STATIC in s.regions}
         inner = {b: n for b, n in self.buffer_slots.items() if b not in (INPUT, OUTPUT)}
         return sum(n * (frame_bytes if b in framed else raw) for b, n in inner.items())
+
+    def parts(self, slot: int) -> tuple[int, ...]:
+        """Bytes of each part of a slot of `slot` bytes: at most `chunks`, whole grains but the last, as equal as that
+        allows.
+        """
+        grains = -(-slot // PART_GRAIN)
+        if self.chunks == 1 or grains < 2:
+            return (slot,)
+        each = -(-grains // self.chunks) * PART_GRAIN
+        full, rest = divmod(slot, each)
+        return (each,) * full + ((rest,) if rest else ())
+
+    def unrolled(self, parts: int) -> Iterator[tuple[int, Stage]]:
+        """(part, stage) in the order in which every rank issues them.
+
+        Behind an exchange a part is one turn late, so that the next part's stages before it are issued first and what
+        waits for the exchange comes after them.
+        """
+        if parts == 1:
+            yield from ((0, stage) for stage in self.stages)
+            return
+        late: dict[str, int] = {}
+        exchanges = {s.name for s in self.stages if s.op is Op.EXCHANGE}
+        for stage in self.stages:
+            late[stage.name] = max((late[name] + (name in exchanges) for name in stage.after), default=0)
+        levels = range(max(late.values()) + 1)
+        for turn in range(parts + levels[-1]):
+            for level in levels:
+                if 0 <= turn - level < parts:
+                    yield from ((turn - level, stage) for stage in self.stages if late[stage.name] == level)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; fields of a stage that hold their default are left out."""
         plain = Stage(name="", op=Op.ENCODE, src="", dst="")
         defaults = {k: v for k, v in asdict(plain).items() if k not in ("name", "op", "src", "dst")}
         stages = [{k: v for k, v in asdict(s).items() if k not in defaults or v != defaults[k]} for s in self.stages]
-        return {**asdict(self), "collective": str(self.collective), "stages": stages}
+        data = {**asdict(self), "collective": str(self.collective), "stages": stages}
+        if self.chunks == 1:
+            del data["chunks"]
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Schedule:

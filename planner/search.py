@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from zipplan.planner.verify import verify
 HYSTERESIS = 0.05
 # Half-width of the predicted range: nine of ten published points are nearer than this (`zipplan validate`).
 MODEL_ERROR = 0.17
+_THIRDS = 3  # halvings in search of a third choice between two planned sizes: ranges wider than an eighth of the gap
 _BISECTIONS = 7  # break-even sizes to 2^(gap/128): within 5 % when planned sizes are a factor of 1,000 apart
 
 
@@ -112,7 +114,7 @@ class Search:
 
     def decide(self, size: int) -> Decision:
         """The simplest schedule within `HYSTERESIS` of the fastest, with its fastest codec; why not the others."""
-        results = [self.run(s, size) for s in self.schedules]
+        results = [self.run(s, size) for s in self._distinct(size)]
         limit = min(r.time for r in results) * (1 + HYSTERESIS)
         simplest = next(r for r in results if r.time <= limit).schedule.name
         best = min((r for r in results if r.schedule.name == simplest), key=lambda r: r.time)
@@ -123,14 +125,23 @@ class Search:
         """What `--codec` asks for: the planner's choice for "auto", else the fastest schedule of that codec."""
         if codec == "auto":
             return self.decide(size).best
-        return min((self.run(s, size) for s in self.schedules if s.codec == codec), key=lambda r: r.time)
+        return min((self.run(s, size) for s in self._distinct(size) if s.codec == codec), key=lambda r: r.time)
+
+    def _distinct(self, size: int) -> list[Schedule]:
+        """The candidates without those whose slots are too small to be cut: they are the same in one piece."""
+        return [s for s in self.schedules if s.chunks == 1 or len(s.parts(s.slot_bytes(size))) > 1]
 
     def decide_all(self, sizes: Sequence[int]) -> Iterator[tuple[int, int | None, list[Decision]]]:
         """Half-open ranges [start, stop) of sizes with one choice, gap-free from 0; the last has no stop.
 
-        Between two planned sizes with unlike choices the break-even is found by bisection on the logarithm of the size.
+        Between two planned sizes with unlike choices the break-even is found by bisection on the logarithm of the size;
+        a third choice that wins between them gets a range of its own.
         """
-        decisions = [self.decide(size) for size in sorted(set(sizes))]
+        decisions: list[Decision] = []
+        for size in sorted(set(sizes)):
+            decision = self.decide(size)
+            decisions += self._between(decisions[-1], decision) if decisions else []
+            decisions.append(decision)
         start, row = 0, [decisions[0]]
         for decision in decisions[1:]:
             if decision.best.schedule != row[-1].best.schedule:
@@ -140,12 +151,28 @@ class Search:
             row.append(decision)
         yield start, None, row
 
+    def _between(self, low: Decision, high: Decision, depth: int = _THIRDS) -> list[Decision]:
+        """Decisions for a schedule that is neither the choice of `low` nor of `high`, where one wins between them."""
+        ends = (low.best.schedule, high.best.schedule)
+        middle = self._middle(low.best.size, high.best.size)
+        if depth == 0 or ends[0] == ends[1] or not low.best.size < middle < high.best.size:
+            return []
+        found = self.decide(middle)
+        if found.best.schedule not in ends:
+            return [*self._between(low, found, depth - 1), found, *self._between(found, high, depth - 1)]
+        nearer = (low, found) if found.best.schedule == ends[1] else (found, high)
+        return self._between(*nearer, depth - 1)
+
+    def _middle(self, below: int, above: int) -> int:
+        """The geometric mean, a whole number of elements."""
+        element = ELEMENT_BYTES[self.dtype]
+        return round(math.sqrt(max(below, 1) * above)) // element * element
+
     def break_even(self, low: Decision, high: Decision) -> int:
         """Smallest size found at which the choice of `high` beats that of `low`, a whole number of elements."""
-        element = ELEMENT_BYTES[self.dtype]
         below, above = low.best.size, high.best.size
         for _ in range(_BISECTIONS):
-            middle = round((max(below, 1) * above) ** 0.5) // element * element
+            middle = self._middle(below, above)
             if not below < middle < above:
                 break
             before = self.run(low.best.schedule, middle).time
@@ -168,7 +195,8 @@ class Search:
         receiver that is 2 · link / (1 − 1/ratio). None when not even an infinitely fast codec would do.
         """
         results = [decision.best, *(result for result, _ in decision.others)]
-        zipped = min((r for r in results if r.schedule.codec != "raw"), key=lambda r: r.time, default=None)
+        plain = (r for r in results if r.schedule.codec != "raw" and r.schedule.chunks == 1)
+        zipped = min(plain, key=lambda r: r.time, default=None)
         if zipped is None or zipped.time == 0:
             return None
         native = next(r for r in results if r.schedule.codec == "raw")

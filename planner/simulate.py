@@ -3,6 +3,8 @@
 Every rank runs every stage as soon as what it waits for is done. A rank has one codec engine, so its local stages
 take turns; exchanges share links with whatever else is in flight (network.py).
 
+A schedule in chunks runs part by part: a stage of a part follows the same stage of the part before.
+
 An exchange starts when its last rank is there. Only a direct exchange among ranks that differ (`Skew`) starts pair by
 pair, as sends and receives of NCCL do: each pair when both its ends are there. After an exchange of sizes the host
 reads them, so that it can post what they say.
@@ -52,10 +54,14 @@ class Timeline:
     moved: tuple[Moved, ...] = ()
 
     def stage_times(self) -> dict[str, int]:
-        """Longest span of every stage, ps, in order of starting."""
-        longest: dict[str, int] = {}
+        """Longest time of every stage on any rank, all parts together, ps, in order of starting."""
+        taken: dict[tuple[str, int], int] = {}
         for span in sorted(self.spans, key=lambda s: (s.start, s.rank)):
-            longest[span.stage] = max(longest.get(span.stage, 0), span.end - span.start)
+            key = (span.stage, span.rank)
+            taken[key] = taken.get(key, 0) + span.end - span.start
+        longest: dict[str, int] = {}
+        for (stage, _), time in taken.items():
+            longest[stage] = max(longest.get(stage, 0), time)
         return longest
 
 
@@ -122,20 +128,25 @@ class _Run:
         record: bool,
     ) -> None:
         self.schedule, self.wire, self.transport, self.rates, self.skew = schedule, wire, transport, rates, skew
-        self.slot = schedule.slot_bytes(size)
+        self.parts = schedule.parts(schedule.slot_bytes(size))
         self.env = simpy.Environment()
         self.network = Network(self.env, cluster.bandwidths, record)
         self.engines = [simpy.Resource(self.env) for _ in range(schedule.ranks)]
         self.spans: list[Span] = []
         self.carried: dict[str, tuple[str, str]] = {}
-        self.done = {(s.name, r): self.env.event() for s in schedule.stages for r in range(schedule.ranks)}
+        self.done = {
+            (s.name, part, rank): self.env.event()
+            for s in schedule.stages
+            for part in range(len(self.parts))
+            for rank in range(schedule.ranks)
+        }
 
     def result(self) -> Timeline:
-        for stage in self.schedule.stages:
+        for part, stage in self.schedule.unrolled(len(self.parts)):
             start = self._exchange if stage.op is Op.EXCHANGE else self._local
-            start(stage)
+            start(stage, part)
         self.env.run()
-        waiting = sorted({name for (name, _), event in self.done.items() if not event.processed})
+        waiting = sorted({name for (name, *_), event in self.done.items() if not event.processed})
         if waiting:
             raise SimulationError(
                 f"schedule {self.schedule.name} stands still at {self.env.now} ps; waiting: {waiting}"
@@ -144,36 +155,39 @@ class _Run:
         network = self.network
         return Timeline(time, tuple(self.spans), network.bytes, network.busy, self.carried, tuple(network.moved))
 
-    def _ready(self, stage: Stage, rank: int) -> simpy.Event:
-        if self.skew is not None and not stage.after:
+    def _ready(self, stage: Stage, part: int, rank: int) -> simpy.Event:
+        if self.skew is not None and not stage.after and part == 0:
             return delay(self.env, self.skew.late[rank])
-        return simpy.AllOf(self.env, [self.done[name, rank] for name in stage.after])
+        before = [self.done[name, part, rank] for name in stage.after]
+        if part > 0:
+            before.append(self.done[stage.name, part - 1, rank])
+        return simpy.AllOf(self.env, before)
 
-    def _finish(self, stage: Stage, rank: int, start: int) -> None:
+    def _finish(self, stage: Stage, part: int, rank: int, start: int) -> None:
         self.spans.append(Span(stage.name, rank, start, int(self.env.now)))
-        self.done[stage.name, rank].succeed()
+        self.done[stage.name, part, rank].succeed()
 
-    def _local(self, stage: Stage) -> None:
-        duration = self.rates.duration(stage, self.schedule, self.slot)
+    def _local(self, stage: Stage, part: int) -> None:
+        duration = self.rates.duration(stage, self.schedule, self.parts[part])
 
         def work(rank: int) -> Steps:
-            yield self._ready(stage, rank)
+            yield self._ready(stage, part, rank)
             with self.engines[rank].request() as turn:
                 yield turn
                 start = int(self.env.now)
                 yield delay(self.env, duration * self._load(stage, rank))
-                self._finish(stage, rank, start)
+                self._finish(stage, part, rank, start)
 
         for rank in range(self.schedule.ranks):
             self.env.process(work(rank))
 
-    def _exchange(self, stage: Stage) -> None:
+    def _exchange(self, stage: Stage, part: int) -> None:
         exchange = stage.exchange
         assert exchange is not None  # verified: an exchange stage names its exchange
-        sent = self.schedule.buffer_slots[stage.src] * self.wire.bytes(stage.payload, self.slot)
+        sent = self.schedule.buffer_slots[stage.src] * self.wire.bytes(stage.payload, self.parts[part])
 
         def work(group: range) -> Steps:
-            yield simpy.AllOf(self.env, [self._ready(stage, rank) for rank in group])
+            yield simpy.AllOf(self.env, [self._ready(stage, part, rank) for rank in group])
             start = int(self.env.now)
             if len(group) > 1:
                 carried = self.transport.carry(exchange, group, sent)
@@ -182,11 +196,11 @@ class _Run:
                 yield self.network.transfer(carried.paths, carried.sizes, stage.name)
                 yield delay(self.env, carried.latency + self._read_back(stage))
             for rank in group:
-                self._finish(stage, rank, start)
+                self._finish(stage, part, rank, start)
 
         for group in self.schedule.groups(stage.axis):
             if self.skew is not None and self.transport.is_direct(exchange):
-                self._pairwise(stage, exchange, group, sent)
+                self._pairwise(stage, part, exchange, group, sent)
             else:
                 self.env.process(work(group))
 
@@ -198,7 +212,7 @@ class _Run:
         """What a rank handles over the mean: it encodes what it sends."""
         return self.skew.load[rank] if self.skew is not None and stage.op is Op.ENCODE else 1.0
 
-    def _pairwise(self, stage: Stage, exchange: Exchange, group: range, sent: float) -> None:
+    def _pairwise(self, stage: Stage, part: int, exchange: Exchange, group: range, sent: float) -> None:
         assert self.skew is not None
         load = np.array(self.skew.load)
         carried = self.transport.carry(exchange, group, sent)
@@ -210,7 +224,7 @@ class _Run:
         last = self.env.event()
 
         def work(rank: int) -> Steps:
-            yield self._ready(stage, rank)
+            yield self._ready(stage, part, rank)
             start = int(self.env.now)
             yield delay(self.env, carried.launch)
             mine = (src == rank) & np.isin(dst, here) | (dst == rank) & np.isin(src, here)
@@ -222,7 +236,7 @@ class _Run:
             yield last
             yield simpy.AllOf(self.env, moving)
             yield delay(self.env, carried.latency + self._read_back(stage))
-            self._finish(stage, rank, start)
+            self._finish(stage, part, rank, start)
 
         for rank in group:
             self.env.process(work(rank))

@@ -81,6 +81,7 @@ def structural_problems(schedule: Schedule) -> list[str]:
         for (buffer, region), name in writers.items()
         if buffer != OUTPUT and (buffer, region) not in read
     ]
+    problems += _chunk_problems(schedule)
     if (OUTPUT, Payload.RAW) not in writers:
         problems.append("no stage writes the output")
     if not problems:
@@ -89,6 +90,21 @@ def structural_problems(schedule: Schedule) -> list[str]:
         except ScheduleError as error:
             problems.append(str(error))
     return problems
+
+
+def _chunk_problems(schedule: Schedule) -> list[str]:
+    """A part of a slot of the input or output is no run of bytes, so only codecs and copies may touch those."""
+    if schedule.chunks < 1:
+        return [f"chunks: expected 1 or more, found {schedule.chunks}"]
+    if schedule.chunks == 1:
+        return []
+    rows = (Op.ENCODE, Op.DECODE, Op.DECODE_REDUCE, Op.PERMUTE)
+    return [
+        f"stage {s.name}: {s.op} of the {INPUT if s.src == INPUT else OUTPUT} in {schedule.chunks} chunks; only codec "
+        "stages and permute can take them"
+        for s in schedule.stages
+        if s.op not in rows and (s.src == INPUT or s.dst == OUTPUT)
+    ]
 
 
 def _needs(stage: Stage) -> tuple[Payload, ...]:

@@ -6,6 +6,7 @@ Every function takes (nodes, ranks_per_node, codec id) and returns a Schedule. `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from zipplan.planner.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
 from zipplan.planner.schedule import Collective, Schedule
@@ -37,11 +38,27 @@ HIERARCHICAL: dict[Collective, tuple[Builder, ...]] = {
     Collective.ALL_REDUCE: (all_reduce.zipped_across_nodes,),
 }
 
+CHUNKED: dict[Collective, tuple[Builder, ...]] = {
+    Collective.ALL_GATHER: (all_gather.zipped, all_gather.zipped_across_nodes),
+    Collective.ALL_TO_ALL: (all_to_all.zipped,),
+    Collective.REDUCE_SCATTER: (reduce_scatter.zipped,),
+    Collective.ALL_REDUCE: (all_reduce.two_shot,),
+}
+"""Families whose input and output only the codec touches, so that they can run in chunks."""
+CHUNKS = 4
+"""Parts of a chunked candidate: of the codec's time next to transfers a quarter stays, and each part pays every launch
+and start-up again."""
+
+
+def chunked(schedule: Schedule, chunks: int) -> Schedule:
+    """The same schedule in chunks: the codec works on one part while others travel."""
+    return replace(schedule, name=f"{schedule.name}-x{chunks}", chunks=chunks)
+
 
 def candidates(
     collective: Collective, nodes: int, ranks_per_node: int, codecs: Sequence[str], transport: str = "nccl"
 ) -> Iterator[Schedule]:
-    """Every schedule worth simulating on this grid, simplest first: native, then each family with each codec.
+    """Every schedule worth simulating on this grid, simplest first: native, each family with each codec, then chunked.
 
     The hierarchical form needs more than one node and more than one rank in each.
     """
@@ -54,6 +71,10 @@ def candidates(
     for codec in codecs:
         for build in families:
             yield build(nodes, ranks_per_node, codec)
+    for codec in codecs:
+        for build in CHUNKED[collective]:
+            if build in families:
+                yield chunked(build(nodes, ranks_per_node, codec), CHUNKS)
 
 
 def studied(collective: Collective, nodes: int, ranks_per_node: int, codecs: Sequence[str]) -> Iterator[Schedule]:

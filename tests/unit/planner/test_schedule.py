@@ -6,10 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from zipplan.planner.collectives import all_gather, all_reduce, candidates, reduce_scatter
+from zipplan.planner.collectives import all_gather, all_reduce, candidates, chunked, reduce_scatter
 from zipplan.planner.errors import ScheduleError
-from zipplan.planner.schedule import Axis, Collective, Exchange, Op, Payload, Schedule, Stage
+from zipplan.planner.schedule import PART_GRAIN, Axis, Collective, Exchange, Op, Payload, Schedule, Stage
 from zipplan.planner.verify import verify
 
 GRIDS = [(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (2, 2), (3, 2), (5, 3), (2, 8), (33, 1), (128, 8)]
@@ -31,7 +33,7 @@ def test_json_gives_the_same_schedule_back(collective: Collective) -> None:
 
 def test_hierarchical_candidates_need_both_levels() -> None:
     names = {s.name for s in candidates(Collective.ALL_GATHER, 4, 1, ("window",))}
-    assert names == {"native", "zipped"}
+    assert names == {"native", "zipped", "zipped-x4"}
     assert "zipped-across-nodes" in {s.name for s in candidates(Collective.ALL_GATHER, 4, 2, ("window",))}
 
 
@@ -133,3 +135,37 @@ def test_scratch_counts_frames_at_their_bound() -> None:
 def test_what_is_not_a_schedule_is_refused(broken: object) -> None:
     with pytest.raises(ScheduleError):
         Schedule.from_json(broken)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10**9), st.integers(1, 9))
+def test_parts_are_whole_grains_that_cover_the_slot(slot: int, chunks: int) -> None:
+    parts = chunked(all_gather.zipped(2, 1, "window"), chunks).parts(slot)
+    assert sum(parts) == slot
+    assert len(parts) <= chunks
+    assert all(part % PART_GRAIN == 0 for part in parts[:-1])
+    assert max(parts) - min(parts[:-1], default=max(parts)) < PART_GRAIN
+    assert len(parts) == 1 or parts[-1] > 0
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_parts_are_issued_in_an_order_that_waits_for_nothing_ahead(parts: int) -> None:
+    """Every stage once per part, after what it waits for; the next part is encoded before this one is waited for."""
+    schedule = all_reduce.two_shot(2, 2, "window")
+    order = list(schedule.unrolled(parts))
+    assert sorted((p, s.name) for p, s in order) == sorted((p, s.name) for p in range(parts) for s in schedule.stages)
+    at = {(p, s.name): i for i, (p, s) in enumerate(order)}
+    for part, stage in order:
+        assert all(at[part, name] < at[part, stage.name] for name in stage.after)
+        assert part == 0 or at[part - 1, stage.name] < at[part, stage.name]
+    names = [s.name for s in schedule.stages]
+    for part in range(parts - 1):
+        assert at[part + 1, names[0]] < at[part, names[2]]
+
+
+def test_only_the_codec_may_touch_the_ends_of_a_schedule_in_chunks() -> None:
+    with pytest.raises(ScheduleError, match=r"exchange of the input in 4 chunks; only codec stages and permute"):
+        verify(chunked(all_gather.native(2, 2), 4))
+    with pytest.raises(ScheduleError, match=r"chunks: expected 1 or more, found 0"):
+        verify(chunked(all_gather.zipped(2, 2, "window"), 0))
+    again = Schedule.from_json(chunked(all_gather.zipped(2, 2, "window"), 4).to_json())
+    assert (again.chunks, again.name) == (4, "zipped-x4")

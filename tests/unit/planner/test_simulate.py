@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zipplan.planner.collectives import NATIVE, all_gather, candidates
+from zipplan.planner.collectives import NATIVE, all_gather, candidates, chunked
 from zipplan.planner.costs import Rates, wire
 from zipplan.planner.errors import ConfigError, SimulationError
 from zipplan.planner.profiles import parse_profile
@@ -172,3 +172,19 @@ def test_axis_groups_cover_every_rank_once() -> None:
     schedule = all_gather.zipped_across_nodes(3, 4, "window")
     for axis in Axis:
         assert sorted(r for g in schedule.groups(axis) for r in g) == list(range(12))
+
+
+def test_chunks_hide_the_codec_behind_the_wire(toy: Toy) -> None:
+    """A wire that takes longer than encoding and decoding a part: what stays is the first part's encoding, the wire of
+    all parts, and the last part's decoding, to the picosecond.
+    """
+    cluster, size = toy(2, wire="100MB/s", codec="10GB/s"), 2**23
+    whole = all_gather.zipped(2, 1, "window")
+    cut = chunked(whole, 4)
+    (part,) = set(cut.parts(cut.slot_bytes(size)))
+    sent, rates = wire("window", "bf16", parse_profile("gaussian")), Rates.of(cluster)
+    encode, *_, decode = (rates.duration(s, cut, part) for s in (whole.stages[0], whole.stages[-1]))
+    moved = 4 * (sent.bytes(whole.stages[1].payload, part) + sent.bytes(whole.stages[2].payload, part))
+    expected = encode + moved * 10**4 + decode
+    assert run(cut, cluster, size).time == pytest.approx(expected, abs=20)
+    assert run(whole, cluster, size).time > expected

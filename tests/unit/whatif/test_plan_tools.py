@@ -106,13 +106,20 @@ def test_diff_names_machine_choices_and_times(tmp_path: Path) -> None:
 
 
 def test_diff_tells_where_only_a_border_moved() -> None:
-    a, b = (plan_on("lab", 4, [Collective.ALL_GATHER], [K, 16 * M], f"codec.speed={f}") for f in ("1x", "0.3x"))
+    a, b = (plan_on("lab", 4, [Collective.ALL_GATHER], [K, M], f"codec.speed={f}") for f in ("1x", "0.5x"))
     low, high = a.entries[0].choices[0].stop, b.entries[0].choices[0].stop
     assert low
     assert high
     assert low < high
     (moved,) = (d for d in differences(a, b) if d.what.startswith("choice"))
     assert (moved.a, moved.b) == (a.entries[0].choices[1].label, "native")
+
+
+def test_a_choice_that_wins_between_two_planned_sizes_gets_its_range() -> None:
+    (entry,) = plan_on("lab", 4, [Collective.ALL_GATHER], [K, 64 * M]).entries
+    assert [c.schedule.name for c in entry.choices] == ["native", "zipped", "zipped-x4"]
+    (alone,) = plan_on("lab", 4, [Collective.ALL_GATHER], [K, M]).entries
+    assert entry.choices[0].stop == pytest.approx(alone.choices[0].stop, rel=0.1)
 
 
 # ---- export
@@ -206,7 +213,8 @@ def test_a_codec_at_break_even_takes_as_long_as_native() -> None:
         decision = search.decide(64 * M)
         speed = search.codec_break_even(decision)
         results = [decision.best, *(r for r, _ in decision.others)]
-        zipped = min((r for r in results if r.schedule.codec == "window"), key=lambda r: r.time)
+        plain = (r for r in results if r.schedule.codec == "window" and r.schedule.chunks == 1)
+        zipped = min(plain, key=lambda r: r.time)
         native = next(r for r in results if r.schedule.codec == "raw")
         if speed is None:
             free = Settings.read(["codec.speed=1000000x"])
@@ -222,7 +230,7 @@ def test_explain_prints_margin_break_even_and_what_would_flip_the_choice(tmp_pat
     path = tmp_path / "p"
     plan_on("lab", 4, [Collective.ALL_GATHER], [16 * M]).save(path)
     alone = zipplan("explain", path)
-    assert "ahead of" in alone
+    assert "chosen though zipped-x4 cascade is 4% faster" in alone
     (choice,) = Plan.load(path).entries[0].choices
     assert f"scratch ≤ {choice.points[0].scratch_bytes / M:.1f} MiB" in alone  # F028: known before anything runs
     assert "compression pays from a codec of" in alone
@@ -230,10 +238,10 @@ def test_explain_prints_margin_break_even_and_what_would_flip_the_choice(tmp_pat
     asked = json.loads(zipplan("explain", path, "--topology", "lab", "--json"))
     (point,) = asked["entries"][0]["choices"][0]["points"]
     flips = {(f["key"], f["rises"]): f for f in point["sensitivity"]}
-    assert flips["link.nic.bandwidth", True]["to"] == "native"
+    assert flips["link.nic.bandwidth", True]["to"] == "zipped-x4 cascade"
     assert flips["link.nic.bandwidth", True]["factor"] > 1
     assert flips["link.nic.bandwidth", False]["to"] != "native"
-    assert f"flips to native above {flips['link.nic.bandwidth', True]['factor']:.2f}×" in zipplan(
+    assert f"flips to zipped-x4 cascade above {flips['link.nic.bandwidth', True]['factor']:.2f}×" in zipplan(
         "explain", path, "--topology", "lab"
     )
     second = min(point["rejected"], key=lambda r: r["predicted_ps"])
