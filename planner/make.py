@@ -22,21 +22,24 @@ def make_plan(
     cluster: Cluster,
     collectives: Sequence[Collective],
     sizes: Sequence[int],
-    dtype: str,
+    dtypes: str | Sequence[str],
     profile: Profile,
     *,
     settings: Settings = UNCHANGED,
     progress: bool = False,
 ) -> Plan:
-    """Plan every collective at every size (bytes, as nccl-tests counts them). Raises ConfigError without sizes.
+    """One table for each collective and dtype, at every size (bytes ≥ 1, as nccl-tests counts them).
 
+    Raises ConfigError where nothing is to plan.
     `settings` beside the machine stand in the plan as part of its calibration; the others are in its fingerprint.
     """
-    if not sizes or not collectives:
-        raise ConfigError("nothing to plan: name at least one --collective and one --size")
+    kinds = [dtypes] if isinstance(dtypes, str) else dtypes
+    if not sizes or not collectives or not kinds or min(sizes) < 1:
+        raise ConfigError("nothing to plan: name at least one --collective, one --dtype and one --size above 0 bytes")
+    work = [(collective, dtype) for collective in collectives for dtype in kinds]
     entries = []
     with Progress(console=Console(stderr=True), transient=True, disable=not (progress and sys.stderr.isatty())) as bar:
-        for collective in bar.track(collectives, description="planning"):
+        for collective, dtype in bar.track(work, description="planning"):
             search = Search(cluster, collective, dtype, profile, settings=settings)
             entries.append(entry_of(collective, search, search.decide_all(sizes)))
     return plan_of(cluster, entries, settings)

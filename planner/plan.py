@@ -272,6 +272,12 @@ class Plan(_Strict):
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise PlanError(f"{path}: cannot read the plan: {reason}", path=path) from None
+        if path.suffix == ".toml":
+            raise PlanError(
+                f"{path}: a TOML file, not a plan (JSON, from `zipplan plan -o`); a topology file is for "
+                f"`zipplan plan --topology {path}`",
+                path=path,
+            )
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from zipplan.planner.costs import ELEMENT_BYTES
+from zipplan.planner.costs import CODECS, ELEMENT_BYTES
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.schedule import Collective
 from zipplan.planner.settings import UNCHANGED, Settings
@@ -91,8 +91,11 @@ def read_gpus(text: str | None) -> tuple[int, ...] | None:
 
 
 def read_sizes(text: str) -> list[int]:
-    """Sizes from '64K,1M,16M'. Raises ConfigError."""
-    return [parse_size(part, "--size") for part in text.split(",")]
+    """Sizes from '64K,1M,16M', each at least a byte. Raises ConfigError."""
+    sizes = [parse_size(part, "--size") for part in text.split(",")]
+    if 0 in sizes:
+        raise ConfigError(f"--size: {text!r} holds a message of 0 bytes, which takes nothing; expected 1 byte or more")
+    return sizes
 
 
 def read_collectives(text: str) -> list[Collective]:
@@ -113,14 +116,19 @@ def read_dtype(name: str) -> str:
     return name
 
 
+def read_dtypes(text: str) -> list[str]:
+    """Dtypes from 'bf16,fp32', or 'all' that a codec serves. Raises ConfigError."""
+    return list(CODECS) if text == "all" else [read_dtype(name) for name in dict.fromkeys(text.split(","))]
+
+
 def print_json(data: object) -> None:
     """One JSON document on stdout."""
     click.echo(json.dumps(data, indent=1, allow_nan=False))
 
 
-def console() -> Console:
-    """A console that cuts nothing off: a terminal's own width, else as wide as the table needs."""
-    return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 200)
+def console(width: int = 200) -> Console:
+    """A console that cuts nothing off: a terminal's own width, else `width`, by default as wide as any table needs."""
+    return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else width)
 
 
 def table(title: str, columns: list[tuple[str, str]]) -> Table:

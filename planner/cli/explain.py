@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import Progress
+from rich.table import Table
 
 from zipplan.planner.cli.common import (
     calibration_option,
@@ -21,7 +23,6 @@ from zipplan.planner.cli.common import (
     read_gpus,
     read_sizes,
     set_option,
-    table,
 )
 from zipplan.planner.errors import ConfigError, PlanError
 from zipplan.planner.make import calibration_of
@@ -32,6 +33,8 @@ from zipplan.planner.topology import load_machine
 from zipplan.planner.units import format_bandwidth, format_size, format_time
 from zipplan.planner.whatif import Case, Flip, sensitivity
 from zipplan.planner.whatif.levers import REACH
+
+WIDTH = 100  # columns where the output is no terminal; a terminal has its own
 
 
 @click.command(
@@ -65,7 +68,7 @@ def explain(
     wanted = read_collectives(collective) if collective else [e.collective for e in plan.entries]
     entries = [e for e in plan.entries if e.collective in wanted]
     if not entries:
-        have = ", ".join(e.collective for e in plan.entries)
+        have = ", ".join(dict.fromkeys(e.collective for e in plan.entries))
         raise ConfigError(f"--collective: {plan_file} has no table for {collective}; it has {have}")
     near = read_sizes(size)[0] if size else None
     shown = [(entry, row, point) for entry in entries for row in entry.choices for point in _points(row, near, entry)]
@@ -86,11 +89,11 @@ def explain(
         documents = [_document(e, near, flips) for e in entries]
         print_json({"schema": 1, "plan": plan.hash, "entries": documents})
         return
-    out = console()
+    out = console(WIDTH)
     out.print(f"[bold]{plan_file}[/bold]: {plan.topology.name}, {plan.topology.shape}, {plan.topology.transport}")
     out.print(
-        f"made by {plan.made_by}, calibration: {plan.calibration}, {plan.hash[:19]}…, "
-        f"topology {plan.topology.fingerprint[:19]}…"
+        f"made by {plan.made_by}, calibration: {plan.calibration}\n"
+        f"{plan.hash[:19]}…, topology {plan.topology.fingerprint[:19]}…"
     )
     for entry in entries:
         out.print(f"\n[bold]{entry.collective}[/bold] of {entry.dtype} ({entry.tensor_class})")
@@ -125,24 +128,28 @@ def _show_range(row: Range, near: int | None, entry: Entry, flips: dict[int, lis
     points = _points(row, near, entry)
     if not points:
         return
-    out = console()
+    out = console(WIDTH)
     until = "∞" if row.stop is None else format_size(row.stop)
     out.print(f"  sizes [{format_size(row.start)}, {until}): [bold]{row.label}[/bold], ratio {row.expected_ratio:.3f}")
-    out.print("  " + " → ".join(_stage_text(s, points[0]) for s in row.schedule.stages), style="dim")
-    columns = [("  size", "right"), ("candidate", "left"), ("predicted", "right"), ("range", "right"), ("why", "left")]
-    made = table("", columns)
-    made.columns[-1].no_wrap = False
+    stages = " → ".join(_stage_text(s, points[0]) for s in row.schedule.stages)
+    out.print(Padding(stages, (0, 0, 0, 4), expand=False), style="dim")
+    names = max(len(r.label) for p in points for r in p.rejected) if any(p.rejected for p in points) else 0
     for point in points:
         span = f"{format_time(point.low_ps)} – {format_time(point.high_ps)}"
-        made.add_row(
-            format_size(point.size_bytes), f"[bold]{row.label}[/bold]", format_time(point.predicted_ps), span,
-            f"chosen{_margin(point)}; scratch ≤ {point.scratch_bytes / 2**20:.1f} MiB",
-        )  # fmt: skip
+        scratch = f"scratch ≤ {point.scratch_bytes / 2**20:.1f} MiB"
+        out.print(
+            f"    [bold]{format_size(point.size_bytes)}: {format_time(point.predicted_ps)}[/bold] ({span}), {scratch}"
+        )
+        out.print(Padding(f"chosen{_margin(point)}", (0, 0, 0, 6), expand=False))
+        losers = Table.grid(padding=(0, 2, 0, 0))
+        losers.add_column(min_width=names, no_wrap=True)
+        losers.add_column(min_width=len("999 ms"), justify="right", no_wrap=True)
+        losers.add_column()
         for loser in point.rejected:
-            made.add_row("", loser.label, format_time(loser.predicted_ps), "", loser.reason)
+            losers.add_row(loser.label, format_time(loser.predicted_ps), loser.reason)
+        out.print(Padding(losers, (0, 0, 0, 6), expand=False))
         for line in (*_codec_lines(point), *_flip_lines(flips.get(id(point), []))):
-            made.add_row("", "", "", "", f"[dim]{line}[/dim]")
-    out.print(made)
+            out.print(Padding(line, (0, 0, 0, 6), expand=False), style="dim")
 
 
 def _margin(point: Point) -> str:

@@ -16,12 +16,13 @@ from zipplan.planner.cli.common import (
     print_json,
     read_cluster,
     read_collectives,
-    read_dtype,
+    read_dtypes,
     read_sizes,
     set_option,
     table,
 )
 from zipplan.planner.cli.step import save_plans, show_step
+from zipplan.planner.costs import CODECS
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.make import make_plan
 from zipplan.planner.plan import Plan, write_whole
@@ -38,9 +39,19 @@ from zipplan.planner.workload import load_workload, plan_workload, step_trace
 @cluster_options
 @click.option("--collective", default="all", show_default=True, metavar="C[,C…]", help="Collectives, or all.")
 @click.option(
-    "--size", default="64K,1M,16M,256M", show_default=True, metavar="S[,S…]", help="Message sizes; 16M is 16 MiB."
+    "--size",
+    default="1K,16K,256K,4M,64M,1G,16G",
+    show_default=True,
+    metavar="S[,S…]",
+    help="Message sizes; 16M is 16 MiB.",
 )
-@click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
+@click.option(
+    "--dtype",
+    default="bf16",
+    show_default=True,
+    metavar="D[,D…]",
+    help=f"Element types, or all: {', '.join(CODECS)}.",
+)
 @click.option(
     "--profile",
     default="gaussian",
@@ -99,11 +110,11 @@ def plan(
         return
     if trace is not None:
         raise ConfigError("--trace shows the step of a --workload; for one collective: zipplan simulate --trace")
-    collectives, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
+    collectives, sizes, dtypes = read_collectives(collective), read_sizes(size), read_dtypes(dtype)
     shape = parse_profile(profile)
     settings = Settings.read(changes, calibration)
     cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings)
-    made = make_plan(cluster, collectives, sizes, dtype, shape, settings=settings, progress=not as_json)
+    made = make_plan(cluster, collectives, sizes, dtypes, shape, settings=settings, progress=not as_json)
     if output is not None:
         made.save(output)
     if as_json:

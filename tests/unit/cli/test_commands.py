@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from zipplan.planner.costs import CODECS
 from zipplan.planner.plan import Plan
 from zipplan.planner.schedule import Collective
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 MATRIX = Path(__file__).parents[3] / "examples" / "topologies" / "8xA100-pcie-pairs.txt"
+LAB = Path(__file__).parents[3] / "topologies" / "lab.toml"
 
 
 def zipplan(*args: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -40,7 +42,7 @@ def test_plan_writes_and_prints_the_same_plan(tmp_path: Path) -> None:
     assert [e.collective for e in plan.entries] == list(Collective)
     assert plan.ranks == 4
     for entry in plan.entries:
-        assert entry.sizes_planned == (65536, 16 << 20)
+        assert {65536, 16 << 20} <= set(entry.sizes_planned)  # and where a third choice wins between them
         for choice in entry.choices:
             assert all(point.rejected for point in choice.points)
 
@@ -77,10 +79,42 @@ def test_break_even_separates_the_choices(tmp_path: Path) -> None:
     path = tmp_path / "p"
     zipplan("plan", "--topology", "lab", "--nodes", 4, "--collective", "all_gather", "--size", "1K,64M", "-o", path)
     rows = Plan.load(path).entries[0].choices
-    assert [r.schedule.name for r in rows] == ["native", "zipped"]
+    assert [r.schedule.name for r in rows] == ["native", "zipped", "zipped-x4"]
     assert 1024 < rows[0].stop < 64 << 20  # type: ignore[operator]
     explained = document("explain", path)
-    assert explained["entries"][0]["break_even_bytes"] == [rows[0].stop]
+    assert explained["entries"][0]["break_even_bytes"] == [rows[0].stop, rows[1].stop]
+
+
+def test_one_plan_holds_every_collective_and_dtype(tmp_path: Path) -> None:
+    """Each pair has its own table, which is that of a plan for this pair alone; explain and diff read them all."""
+    both, one = tmp_path / "both.json", tmp_path / "one.json"
+    zipplan("plan", "--topology", "lab", "--dtype", "fp32,bf16,fp32", "--size", "64K,16M", "-o", both)
+    zipplan("plan", "--topology", "lab", "--dtype", "fp32", "--size", "64K,16M", "-o", one)
+    plan, alone = Plan.load(both), Plan.load(one)
+    pairs = [(c, d) for c in Collective for d in ("fp32", "bf16")]
+    assert [(e.collective, e.dtype) for e in plan.entries] == pairs
+    assert [e for e in plan.entries if e.dtype == "fp32"] == list(alone.entries)
+    text = zipplan("explain", both).stdout
+    assert [line for line in text.splitlines() if line.endswith("(gaussian)")] == [
+        f"{c} of {d} (gaussian)" for c, d in pairs
+    ]
+    found = {
+        (d["where"], d["what"]) for d in json.loads(zipplan("diff", both, one, "--json", code=1).stdout)["differences"]
+    }
+    assert found == {(f"{c} of bf16 (gaussian)", "table") for c in Collective}
+
+
+def test_all_dtypes_are_those_that_a_codec_serves() -> None:
+    plan = document("plan", "--topology", "lab", "--collective", "all_gather", "--dtype", "all", "--size", "64K")
+    assert {"bf16", "fp16", "fp32", "fp8_e4m3"} <= {e["dtype"] for e in plan["entries"]} == set(CODECS)
+
+
+def test_explain_fits_100_columns(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    zipplan("plan", "--topology", "hgx-h100", "--nodes", 8, "--size", "1K,64M", "-o", path)
+    lines = zipplan("explain", path).stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert not any("…" in line for line in lines[lines.index("") :])  # nothing is cut off to get there
 
 
 def test_explain_gives_every_rejected_candidate_a_reason(tmp_path: Path) -> None:
@@ -175,6 +209,9 @@ SIMULATE = ("simulate", "--topology", "lab", "--collective", "all_gather", "--si
         (("plan", "--topology", "hgx-h10"), ["did you mean", "hgx-h100"]),
         ((*PLAN, "--size", "16Q"), ["--size", "'16Q'", "16 MiB"]),
         ((*PLAN, "--size", ""), ["--size", "''"]),
+        ((*PLAN, "--size", "1M,0"), ["--size", "'1M,0'", "0 bytes", "1 byte or more"]),
+        ((*SIMULATE[:-1], "0K"), ["--size", "0 bytes"]),
+        ((*PLAN, "--dtype", "bf16,fp61"), ["'fp61'", "did you mean fp16"]),
         ((*PLAN, "--collective", "allgather"), ["'allgather'", "did you mean all_gather"]),
         ((*PLAN, "--dtype", "bf61"), ["'bf61'", "did you mean bf16"]),
         ((*PLAN, "--profile", "gausian"), ["'gausian'", "did you mean gaussian"]),
@@ -190,6 +227,7 @@ SIMULATE = ("simulate", "--topology", "lab", "--collective", "all_gather", "--si
         (("simulate", "--topology", "lab", "--collective", "all", "--size", "1M", "--trace", "t"), ["--trace"]),
         (("explain", "/nonexistent/plan.json"), ["/nonexistent/plan.json", "cannot read"]),
         (("explain", MATRIX), ["not a whole JSON file"]),
+        (("explain", LAB), ["not a plan", "zipplan plan --topology"]),
     ],
     ids=lambda v: " ".join(map(str, v))[:40],
 )  # fmt: skip
