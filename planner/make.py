@@ -13,7 +13,7 @@ from zipplan.planner.errors import ConfigError
 from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Range, Rejected, zipplan_version
 from zipplan.planner.profiles import Profile
 from zipplan.planner.schedule import Collective, Schedule
-from zipplan.planner.search import MODEL_ERROR, Decision, Search
+from zipplan.planner.search import MODEL_RANGE, Decision, Search
 from zipplan.planner.settings import UNCHANGED, Settings
 from zipplan.planner.topology import Cluster
 
@@ -81,20 +81,21 @@ def _range(search: Search, start: int, stop: int | None, decisions: Sequence[Dec
         schedule=best.schedule,
         codec=CodecUse(id=best.wire.codec),
         expected_ratio=round(best.wire.ratio, 4),
-        points=tuple(_point(d, search.codec_break_even(d)) for d in decisions),
+        points=tuple(_point(search, d) for d in decisions),
     )
 
 
-def _point(decision: Decision, codec_break_even: int | None) -> Point:
+def _point(search: Search, decision: Decision) -> Point:
     best = decision.best
+    low, high = MODEL_RANGE[search.cluster.transport.kind]
     return Point(
         size_bytes=best.size,
         predicted_ps=best.time,
-        low_ps=round(best.time * (1 - MODEL_ERROR)),
-        high_ps=round(best.time * (1 + MODEL_ERROR)),
+        low_ps=round(best.time * low),
+        high_ps=round(best.time * high),
         scratch_bytes=scratch_bound(best.schedule, best.wire, best.size),
         carried=best.timeline.carried,
-        codec_break_even=codec_break_even,
+        codec_break_even=search.codec_break_even(decision),
         rejected=tuple(
             Rejected(name=r.schedule.name, codec=r.wire.codec, predicted_ps=r.time, reason=reason)
             for r, reason in decision.others

@@ -8,7 +8,7 @@ from string import Template
 
 from zipplan.planner.plan import zipplan_version
 from zipplan.planner.report import charts
-from zipplan.planner.search import HYSTERESIS, MODEL_ERROR
+from zipplan.planner.search import HYSTERESIS, MODEL_RANGE
 from zipplan.planner.units import format_time
 from zipplan.planner.whatif import Case, Outcome, Study, Where, tight_link
 
@@ -55,7 +55,8 @@ def render(
     title = f"What if: {base.collective if isinstance(base, Case) else base.what} on {base.machine.name}"
     answer = f'<h1>{escape(title)}</h1><p class="answer">{escape(_answer(cases, outcomes))}</p>'
     body = "".join((answer, f'<table class="facts">{rows}</table>', *sections))
-    return _PAGE.substitute(title=escape(title), body=body, error=f"{MODEL_ERROR:.0%}")
+    low, high = MODEL_RANGE[cluster.transport.kind]
+    return _PAGE.substitute(title=escape(title), body=body, error=f"{low - 1:+.0%} to {high - 1:+.0%}")
 
 
 def _mixed(outcomes: Sequence[Outcome]) -> bool:
@@ -163,7 +164,7 @@ summary { cursor: pointer; color: #175cd3; }
 <body>
 $body
 <section><h2>How far to trust this</h2><p class="note">Every number is a prediction of the simulator, from public
-constants of the machine unless a key says otherwise; take ±$error on a time, less on a ratio of two. Not modelled:
+constants of the machine unless a key says otherwise; take $error on a time, less on a ratio of two. Not modelled:
 congestion control, contention with compute, launch jitter.</p></section>
 </body>
 </html>
