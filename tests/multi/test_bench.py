@@ -64,7 +64,8 @@ def test_json_is_all_there_is_on_stdout(torchrun: Launch, plan: Path) -> None:
     assert document["plan"]["hash"] == Plan.load(plan).hash
     assert document["fallbacks"] == []
     rows = document["rows"]
-    assert [(r["collective"], r["size_bytes"]) for r in rows] == [(c, s) for c in Collective for s in (65536, 1 << 20)]
+    asked = {(c, s) for c in Collective for s in (65536, 1 << 20)}
+    assert {(r["collective"], r["size_bytes"]) for r in rows} >= asked
     for row in rows:
         assert row.keys() >= COLUMNS
         assert row["bits_identical"] is True
