@@ -31,6 +31,9 @@ from zipplan.planner.settings import Settings
 from zipplan.planner.units import format_size, format_time
 from zipplan.planner.workload import load_workload, plan_workload, step_trace
 
+# By transport. `zipplan run` and `bench` execute what was planned: ranks on CPUs have no memory or time for 16 GiB.
+SIZES = {"nccl": "1K,16K,256K,4M,64M,1G,16G", "gloo": "1K,16K,256K,4M,64M"}
+
 
 @click.command(
     epilog="Example: zipplan plan --topology hgx-h100 --nodes 8 --collective all --size 1M,16M,256M -o plan.json\n\n"
@@ -40,10 +43,8 @@ from zipplan.planner.workload import load_workload, plan_workload, step_trace
 @click.option("--collective", default="all", show_default=True, metavar="C[,C…]", help="Collectives, or all.")
 @click.option(
     "--size",
-    default="1K,16K,256K,4M,64M,1G,16G",
-    show_default=True,
     metavar="S[,S…]",
-    help="Message sizes; 16M is 16 MiB.",
+    help=f"Message sizes; 16M is 16 MiB.  [default: {SIZES['nccl']}; with gloo {SIZES['gloo']}]",
 )
 @click.option(
     "--dtype",
@@ -80,7 +81,7 @@ def plan(
     ranks_per_node: int | None,
     gpus: str | None,
     collective: str,
-    size: str,
+    size: str | None,
     dtype: str,
     profile: str,
     workload: str | None,
@@ -110,10 +111,12 @@ def plan(
         return
     if trace is not None:
         raise ConfigError("--trace shows the step of a --workload; for one collective: zipplan simulate --trace")
-    collectives, sizes, dtypes = read_collectives(collective), read_sizes(size), read_dtypes(dtype)
+    collectives, dtypes = read_collectives(collective), read_dtypes(dtype)
+    sizes = None if size is None else read_sizes(size)
     shape = parse_profile(profile)
     settings = Settings.read(changes, calibration)
     cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings)
+    sizes = sizes or read_sizes(SIZES[cluster.transport.kind])
     made = make_plan(cluster, collectives, sizes, dtypes, shape, settings=settings, progress=not as_json)
     if output is not None:
         made.save(output)

@@ -109,6 +109,13 @@ def test_all_dtypes_are_those_that_a_codec_serves() -> None:
     assert {"bf16", "fp16", "fp32", "fp8_e4m3"} <= {e["dtype"] for e in plan["entries"]} == set(CODECS)
 
 
+@pytest.mark.parametrize(("machine", "largest"), [("hgx-h100", 16 << 30), ("lab", 64 << 20)])
+def test_default_sizes_are_those_that_the_machine_can_run(machine: str, largest: int) -> None:
+    entry = document("plan", "--topology", machine, "--collective", "all_gather")["entries"][0]
+    sizes = [point["size_bytes"] for row in entry["choices"] for point in row["points"]]
+    assert (sizes[0], sizes[-1]) == (1024, largest)
+
+
 def test_explain_fits_100_columns(tmp_path: Path) -> None:
     path = tmp_path / "p"
     zipplan("plan", "--topology", "hgx-h100", "--nodes", 8, "--size", "1K,64M", "-o", path)
