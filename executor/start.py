@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 from collections import Counter
@@ -18,7 +17,7 @@ from zipplan.executor.agree import Item, agree
 from zipplan.executor.coders import missing
 from zipplan.executor.session import Session, Switches, device_of, has_frames
 from zipplan.planner.errors import ConfigError, PlanError, ZipplanError
-from zipplan.planner.plan import Plan
+from zipplan.planner.plan import Plan, zipplan_version
 from zipplan.planner.schedule import Axis
 from zipplan.planner.topology import build_cluster, load_machine
 
@@ -110,7 +109,7 @@ def start(
         problem = error
     no_codec = _no_codec(loaded)
     held = loaded.hash.removeprefix("sha256:") if loaded else "not loaded" if problem else "none"
-    versions = f"zipplan {importlib.metadata.version('zipplan')}, torch {torch.__version__}"
+    versions = f"zipplan {zipplan_version()}, torch {torch.__version__}"
     agree(
         [
             Item("plan", held, f"{held[:12]}{path and f' ({path})'}"),

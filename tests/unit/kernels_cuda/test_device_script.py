@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,10 @@ def test_dry() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no GPU is used and nothing is timed" in done.stdout
     assert "all equal" in done.stdout
+    assert re.findall(r"executor, (\d) ranks on the CPU, dry: (\d+) calls in \d+ s\n", done.stdout) == [
+        ("3", "64"),
+        ("1", "64"),
+    ]
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a GPU driver")
