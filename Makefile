@@ -14,10 +14,10 @@ PEER := zipnn==0.5.4
 FOLDERS := planner executor kernels topologies
 SOURCES := $(wildcard kernels/csrc/*.cpp kernels/csrc/*.h)
 
-.PHONY: help setup test lint demo lab bench docs lock clean
+.PHONY: help setup test lint demo lab bench bench-simulator docs lock clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: $(STAMP) ## make .venv with everything that demo, test and lint need (again: nothing to do)
 
@@ -52,6 +52,9 @@ bench: setup ## measure the codec, and raw against planned collectives with four
 	@$(BIN)/zipplan codec bench
 	@$(BIN)/zipplan plan --topology loopback --collective all_gather --size 64M --dtype bf16 -o $(VENV)/bench-plan.json
 	@$(BIN)/torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan $(VENV)/bench-plan.json
+
+bench-simulator: setup ## time, memory and event rate of the simulator against GPUs, into docs/benchmarks (minutes)
+	@$(BIN)/python scripts/simulator_speed.py > docs/benchmarks/simulator.md
 
 docs: setup ## docs/machines.md and docs/validation.md from topologies/, and the API reference as HTML into site/
 	@$(BIN)/python scripts/machines.py > docs/machines.md
