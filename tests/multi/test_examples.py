@@ -22,8 +22,8 @@ def test_planned_collectives(torchrun: Callable[..., subprocess.CompletedProcess
     done = torchrun(str(EXAMPLES / "planned_collectives.py"), str(tmp_path / "plan.json"))
     assert done.returncode == 0, done.stderr
     first, second, third, last = done.stdout.splitlines()
-    assert first.startswith("all_gather of bf16: zipped, ratio 1.")
-    assert second.startswith("all_reduce of bf16: two-shot, ratio 1.")
+    assert first.startswith("all_gather of bf16: zipped-x4, ratio 1.")
+    assert second.startswith("all_reduce of bf16: two-shot-x4, ratio 1.")
     assert third.startswith("all_reduce of int64: native, ratio 1.00")
     assert last == "all_reduce of int64 ran natively: the plan has no table for all_reduce of int64"
 
