@@ -1,28 +1,32 @@
-"""Movement on gloo by sends and receives in pieces, all pairs at once, instead of its own collectives.
+"""Movement on gloo by sends and receives in pieces, all in flight at once, instead of its own collectives.
 
-gloo's all-gather and all-to-all leave a link idle for part of the time (it serves one direction of a pair, or one peer,
-after the other): docs/benchmarks/lab.md has both forms beside each other.
+gloo's all-gather and all-to-all leave a link idle for part of the time: they announce a send before a receive, so that
+one direction of a pair often waits for the other. docs/benchmarks/lab.md has both forms beside each other.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from zipplan.executor.faults import Whole
 from zipplan.executor.work import Handle
 
-# Measured in the lab (docs/benchmarks/lab.md): one message per pair uses the link's two directions by turns, so that
-# 32 MiB each way took 549 ms of 268 at 1 Gbit/s; pieces of 0.25 to 4 MiB are alike.
+# Pieces of 0.25 to 4 MiB are alike; smaller ones cost time on the processor. Measured by `python -m
+# zipplan.executor.lab run` of 1 and 8 MiB on 2 and 4 hosts at 0.2 and 1 Gbit/s, 2-core x86.
 PIECE = 1 << 20
-# Below, gloo's own collectives are as quick: they need no thread that waits.
+# Below, gloo's own collectives are as quick.
 LEAST = 64 << 10
-_TAG = 0x7A70 << 8  # of the first piece; apart from tags that programs use for their own sends
+_TAG, _TAGS = 0x7A70 << 8, 256  # apart from tags that programs use for their own sends
 
 
 def serves(group: Any, tensor: Tensor) -> bool:
@@ -31,6 +35,11 @@ def serves(group: Any, tensor: Tensor) -> bool:
         return False
     backend = group._get_backend(torch.device("cpu")) if hasattr(group, "_get_backend") else group
     return backend.name() == "gloo"
+
+
+def one_host() -> bool:
+    """Whether all ranks of the job share this host, as torchrun says; then it says so on every rank."""
+    return os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "-")
 
 
 def on_gpu(group: Any, tensor: Tensor) -> bool:
@@ -59,53 +68,103 @@ class Staged(Handle):
         return self._inner is None or bool(self._inner.is_completed())
 
 
-def move(out: Sequence[Tensor], src: Sequence[Tensor], group: Any) -> Handle:
+def move(out: Sequence[Tensor], src: Sequence[Tensor], group: Any) -> Moving:
     """Start sending src[p] to rank p of the group and receiving out[p] from it; flat tensors, empty ones allowed.
 
     Both ends of a pair must agree on the bytes between them.
     """
-    rank, size = group.rank(), group.size()
-    waits = []
+    rank, size, tag = group.rank(), group.size(), _next_tag(group)
+    receives, sends = [], []
     for step in range(1, size):
         peer = (rank - step) % size
-        waits += [group.recv([piece], peer, _TAG + n) for n, piece in enumerate(_pieces(out[peer]))]
+        receives += [(group.recv([piece], peer, tag), None) for piece in _pieces(out[peer])]
     peers = [(rank + step) % size for step in range(1, size)]
-    for n, row in enumerate(zip_longest(*(_pieces(src[peer]) for peer in peers))):
-        waits += [
-            group.send([piece], peer, _TAG + n) for peer, piece in zip(peers, row, strict=True) if piece is not None
-        ]
+    for row in zip_longest(*(_pieces(src[peer]) for peer in peers)):
+        sends += [group.send([piece], peer, tag) for peer, piece in zip(peers, row, strict=True) if piece is not None]
     if out[rank].data_ptr() != src[rank].data_ptr():
         out[rank].copy_(src[rank])
-    return Waited(out, src, waits)
+    return Moving(group, tag, receives, sends, (out, src))
+
+
+def gather(out: Sequence[Tensor], src: Tensor, group: Any) -> Moving:
+    """Start an all-gather of src into out[p], equal in size, round a ring: no link has two senders.
+
+    All pairs at once would meet in the link to each receiver, where TCP then loses a tenth of the rate (4 hosts at
+    0.2 to 1 Gbit/s, docs/benchmarks/lab.md). What arrives is sent on while waiting, so someone must wait.
+    """
+    rank, size, tag = group.rank(), group.size(), _next_tag(group)
+    left, right = (rank - 1) % size, (rank + 1) % size
+    receives = []
+    for step in range(1, size):
+        for piece in _pieces(out[(rank - step) % size]):
+            receives.append((group.recv([piece], left, tag), piece if step < size - 1 else None))
+    sends = [group.send([piece], right, tag) for piece in _pieces(src)]
+    if out[rank].data_ptr() != src.data_ptr():
+        out[rank].copy_(src)
+    return Moving(group, tag, receives, sends, (out, src))
+
+
+_calls: WeakKeyDictionary[Any, Iterator[int]] = WeakKeyDictionary()
+
+
+def _next_tag(group: Any) -> int:
+    """Of one exchange: pieces of one tag arrive in order, but exchanges in flight may be waited for in any order."""
+    turn = next(_calls.setdefault(group, cycle(range(_TAGS))))
+    return _TAG + turn
 
 
 def _pieces(tensor: Tensor) -> Sequence[Tensor]:
-    return tensor.split(max(1, PIECE // tensor.element_size())) if tensor.numel() else ()
+    if tensor.nbytes <= PIECE:
+        return (tensor,) if tensor.numel() else ()
+    return tensor.split(max(1, PIECE // tensor.element_size()))
 
 
-class Waited(Handle):
-    """Several sends and receives as one handle.
+class Moving(Whole):
+    """Sends and receives in flight as one handle, for one thread to wait for.
 
-    gloo can neither be asked whether one has ended nor be left waiting for a while: a thread waits for all.
+    `receives`: each with what to send on to the right once it is there. `kept`: alive until all is done.
     """
 
-    def __init__(self, out: Sequence[Tensor], src: Sequence[Tensor], waits: list[Any]) -> None:
-        super().__init__(out)
-        self._source = src  # alive until all is sent
-        threading.Thread(target=self._wait_for, args=(waits,), name="zipplan-gloo", daemon=True).start()
-
-    def _wait_for(self, waits: list[Any]) -> None:
-        try:
-            for wait in waits:
-                wait.wait()
-        except BaseException as error:
-            self.finish(error)
-        else:
-            self.finish()
+    def __init__(
+        self, group: Any, tag: int, receives: Sequence[tuple[Any, Tensor | None]], sends: list[Any], kept: Any
+    ) -> None:
+        self._group, self._tag, self._receives, self._sends, self._kept = group, tag, receives, sends, kept
+        self._ended = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """As the transport's own handles: RuntimeError when the time is over before the end."""
+        """As the transport's own handles; after a timeout > 0 gloo closes all connections of the group."""
+        group, until = self._group, None
+        if timeout is not None and timeout.total_seconds() > 0:
+            until = time.monotonic() + timeout.total_seconds()
+        right = (group.rank() + 1) % group.size()
         try:
-            return super().wait(timeout)
-        except TimeoutError:
-            raise RuntimeError("timed out waiting for sends and receives") from None
+            for receive, onward in self._receives:
+                _wait(receive, until)
+                if onward is not None:
+                    self._sends.append(group.send([onward], right, self._tag))
+            for send in self._sends:
+                _wait(send, until)
+        finally:
+            self._ended = True
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the wait for it has ended, well or not; gloo can not be asked."""
+        return self._ended
+
+    def give_up(self) -> None:
+        """Called by another thread: end the wait with an error, by closing the group's connections.
+
+        gloo has no call for it, but does so when the time of any wait of the group is over.
+        """
+        peer = (self._group.rank() + 1) % self._group.size()
+        with contextlib.suppress(RuntimeError):
+            never = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, _TAG + _TAGS)
+            never.wait(timedelta(milliseconds=1))
+
+
+def _wait(work: Any, until: float | None) -> None:
+    if until is None:
+        work.wait()
+    else:
+        work.wait(timedelta(seconds=max(0.001, until - time.monotonic())))
