@@ -103,7 +103,7 @@ class Watch:
             self._whole = None
 
     def _look(self) -> None:
-        seen = None
+        seen: Any = None
         while not self._closed.wait(LOOK.total_seconds()):
             handle = self._whole
             if handle is not None and handle is seen and self._said_by_peers():
