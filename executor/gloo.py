@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -74,34 +75,16 @@ def move(out: Sequence[Tensor], src: Sequence[Tensor], group: Any) -> Moving:
     Both ends of a pair must agree on the bytes between them.
     """
     rank, size, tag = group.rank(), group.size(), _next_tag(group)
-    receives, sends = [], []
+    waits = []
     for step in range(1, size):
         peer = (rank - step) % size
-        receives += [(group.recv([piece], peer, tag), None) for piece in _pieces(out[peer])]
+        waits += [group.recv([piece], peer, tag) for piece in _pieces(out[peer])]
     peers = [(rank + step) % size for step in range(1, size)]
     for row in zip_longest(*(_pieces(src[peer]) for peer in peers)):
-        sends += [group.send([piece], peer, tag) for peer, piece in zip(peers, row, strict=True) if piece is not None]
+        waits += [group.send([piece], peer, tag) for peer, piece in zip(peers, row, strict=True) if piece is not None]
     if out[rank].data_ptr() != src[rank].data_ptr():
         out[rank].copy_(src[rank])
-    return Moving(group, tag, receives, sends, (out, src))
-
-
-def gather(out: Sequence[Tensor], src: Tensor, group: Any) -> Moving:
-    """Start an all-gather of src into out[p], equal in size, round a ring: no link has two senders.
-
-    All pairs at once would meet in the link to each receiver, where TCP then loses a tenth of the rate (4 hosts at
-    0.2 to 1 Gbit/s, docs/benchmarks/lab.md). What arrives is sent on while waiting, so someone must wait.
-    """
-    rank, size, tag = group.rank(), group.size(), _next_tag(group)
-    left, right = (rank - 1) % size, (rank + 1) % size
-    receives = []
-    for step in range(1, size):
-        for piece in _pieces(out[(rank - step) % size]):
-            receives.append((group.recv([piece], left, tag), piece if step < size - 1 else None))
-    sends = [group.send([piece], right, tag) for piece in _pieces(src)]
-    if out[rank].data_ptr() != src.data_ptr():
-        out[rank].copy_(src)
-    return Moving(group, tag, receives, sends, (out, src))
+    return Moving(group, waits, (out, src))
 
 
 _calls: WeakKeyDictionary[Any, Iterator[int]] = WeakKeyDictionary()
@@ -120,36 +103,26 @@ def _pieces(tensor: Tensor) -> Sequence[Tensor]:
 
 
 class Moving(Whole):
-    """Sends and receives in flight as one handle, for one thread to wait for.
+    """Sends and receives in flight as one handle; who calls `wait` waits. `kept`: alive until the end."""
 
-    `receives`: each with what to send on to the right once it is there. `kept`: alive until all is done.
-    """
-
-    def __init__(
-        self, group: Any, tag: int, receives: Sequence[tuple[Any, Tensor | None]], sends: list[Any], kept: Any
-    ) -> None:
-        self._group, self._tag, self._receives, self._sends, self._kept = group, tag, receives, sends, kept
-        self._ended = False
+    def __init__(self, group: Any, waits: Sequence[Any], kept: Any) -> None:
+        self._group, self._waits, self._kept, self._ended = group, waits, kept, False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As the transport's own handles; after a timeout > 0 gloo closes all connections of the group."""
-        group, until = self._group, None
-        if timeout is not None and timeout.total_seconds() > 0:
-            until = time.monotonic() + timeout.total_seconds()
-        right = (group.rank() + 1) % group.size()
+        until = time.monotonic() + timeout.total_seconds() if timeout else None
         try:
-            for receive, onward in self._receives:
-                _wait(receive, until)
-                if onward is not None:
-                    self._sends.append(group.send([onward], right, self._tag))
-            for send in self._sends:
-                _wait(send, until)
+            for each in self._waits:
+                if until is None:
+                    each.wait()
+                else:
+                    each.wait(timedelta(seconds=max(0.001, until - time.monotonic())))
         finally:
             self._ended = True
         return True
 
     def is_completed(self) -> bool:
-        """Whether the wait for it has ended, well or not; gloo can not be asked."""
+        """Whether the wait for it has ended, well or not; gloo cannot be asked."""
         return self._ended
 
     def give_up(self) -> None:
@@ -163,8 +136,44 @@ class Moving(Whole):
             never.wait(timedelta(milliseconds=1))
 
 
-def _wait(work: Any, until: float | None) -> None:
-    if until is None:
-        work.wait()
-    else:
-        work.wait(timedelta(seconds=max(0.001, until - time.monotonic())))
+class Ring(Handle):
+    """An all-gather of src into out[p], equal in size, round a ring: no link has two senders.
+
+    All pairs at once would meet in the link to each receiver, where TCP then loses a tenth of the rate (4 hosts at
+    0.2 to 1 Gbit/s, docs/benchmarks/lab.md). A thread sends on what arrives, so that the codec can work meanwhile.
+    """
+
+    def __init__(self, out: Sequence[Tensor], src: Tensor, group: Any) -> None:
+        super().__init__(out)
+        rank, size, self._tag = group.rank(), group.size(), _next_tag(group)
+        self._group, self._right = group, (rank + 1) % size
+        self._receives = []
+        for step in range(1, size):
+            for piece in _pieces(out[(rank - step) % size]):
+                handle = group.recv([piece], (rank - 1) % size, self._tag)
+                self._receives.append((handle, piece if step < size - 1 else None))
+        self._sends = [group.send([piece], self._right, self._tag) for piece in _pieces(src)]
+        self._source = src  # alive until all is sent
+        threading.Thread(target=self._go_round, name="zipplan-ring", daemon=True).start()
+        if out[rank].data_ptr() != src.data_ptr():
+            out[rank].copy_(src)
+
+    def _go_round(self) -> None:
+        try:
+            for receive, onward in self._receives:
+                receive.wait()
+                if onward is not None:
+                    self._sends.append(self._group.send([onward], self._right, self._tag))
+            for send in self._sends:
+                send.wait()
+        except BaseException as error:
+            self.finish(error)
+        else:
+            self.finish()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """As the transport's own handles: RuntimeError when the time is over before the end."""
+        try:
+            return super().wait(timeout)
+        except TimeoutError:
+            raise RuntimeError("timed out waiting for sends and receives") from None

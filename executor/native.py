@@ -100,7 +100,7 @@ def _move(kind: Exchange, out: Tensor, src: Tensor, group: Any, splits: Splits =
     receive, send = splits
     into = out.split(receive) if receive is not None else out.chunk(size)
     if kind is Exchange.ALL_GATHER:
-        return gloo.gather(into, src, group) if size > 2 else gloo.move(into, [src] * size, group)
+        return gloo.Ring(into, src, group) if size > 2 else gloo.move(into, [src] * size, group)
     return gloo.move(into, src.split(send) if send is not None else src.chunk(size), group)
 
 

@@ -96,7 +96,7 @@ class Pipe:
 
     def _waited(self, handle: Any, part: Tensor) -> Any:
         group = self.session.group
-        return gloo.Moving(group, _TAG, [(handle, None)], [], part) if gloo.serves(group, part) else handle
+        return gloo.Moving(group, [handle], part) if gloo.serves(group, part) else handle
 
     def _coder(self, tensor: Tensor) -> tuple[kernels.Codec, kernels.Params] | None:
         """What both ends use for such a tensor; None: raw."""

@@ -73,7 +73,7 @@ def raised(session: Any) -> None:
 
 def corrupted(session: Any) -> None:
     """A frame arrives with another header than was sent."""
-    static = interpreter._Run._static
+    static = interpreter._Part._static
 
     def damaged(self: Any, stage: Any) -> Any:
         handle = static(self, stage)
@@ -81,19 +81,19 @@ def corrupted(session: Any) -> None:
         self.frames[stage.dst].static[:64] ^= 0x5A
         return handle
 
-    interpreter._Run._static = damaged  # type: ignore[method-assign]
+    interpreter._Part._static = damaged  # type: ignore[method-assign]
 
 
 def out_of_memory(session: Any) -> None:
     """No scratch for the encoder."""
-    encode = interpreter._Run._encode
+    encode = interpreter._Part._encode
 
     def refused(self: Any, stage: Any) -> None:
         if stage.payload is Payload.RAW:
             raise MemoryError("cannot allocate 1.2 GB of scratch")
         encode(self, stage)
 
-    interpreter._Run._encode = refused  # type: ignore[method-assign]
+    interpreter._Part._encode = refused  # type: ignore[method-assign]
 
 
 def corrupted_and_caught(session: Any) -> None:
