@@ -8,6 +8,7 @@ while all is well.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -30,6 +31,18 @@ class PeerFailed(Exception):
     """A peer has written that it failed, while this rank was waiting for the transport."""
 
 
+class Whole:
+    """A handle whose `wait` must not be cut short; `give_up`, called by another thread, ends it with an error."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until the end; raises what the transport raises."""
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Make the wait fail now."""
+        raise NotImplementedError
+
+
 class Watch:
     """Follows the collectives of one group. `stage` is where the current one is; `broken` the first failure, if any."""
 
@@ -39,11 +52,24 @@ class Watch:
         self.stage = ""
         self.broken: CollectiveError | None = None
         self._left: list[Any] = []
+        self._whole: Any = None
+        self._gave_up = False
+        self._looker: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """End the thread that looks for failed peers."""
+        self._closed.set()
+        if self._looker is not None:
+            self._looker.join(GRACE_S)
 
     def wait(self, handle: Any, *kept: Any) -> None:
         """Wait for a transport's handle. Raises PeerFailed or what the transport raises; then `kept` stays alive."""
         if not self.sliced:
             handle.wait()
+            return
+        if isinstance(handle, Whole):
+            self._wait_whole(handle, kept)
             return
         try:
             while True:
@@ -59,6 +85,31 @@ class Watch:
         except BaseException:
             self._left += [handle, *kept]  # the transport may still write there
             raise
+
+    def _wait_whole(self, handle: Whole, kept: Any) -> None:
+        """A wait that cannot be cut into looks: a thread looks meanwhile and makes the handle give up."""
+        if self._looker is None:
+            self._looker = threading.Thread(target=self._look, name="zipplan-watch", daemon=True)
+            self._looker.start()
+        self._whole = handle
+        try:
+            handle.wait()
+        except BaseException as error:
+            self._left += [handle, kept]  # the transport may still write there
+            if self._gave_up and isinstance(error, RuntimeError):
+                raise PeerFailed("a peer failed") from None
+            raise
+        finally:
+            self._whole = None
+
+    def _look(self) -> None:
+        seen: Any = None
+        while not self._closed.wait(LOOK.total_seconds()):
+            handle = self._whole
+            if handle is not None and handle is seen and self._said_by_peers():
+                self._gave_up = True
+                handle.give_up()
+            seen = handle
 
     @contextlib.contextmanager
     def following(self, what: Callable[[], str]) -> Iterator[None]:

@@ -1,28 +1,33 @@
-"""Movement on gloo by sends and receives in pieces, all pairs at once, instead of its own collectives.
+"""Movement on gloo by sends and receives in pieces, all in flight at once, instead of its own collectives.
 
-gloo's all-gather and all-to-all leave a link idle for part of the time (it serves one direction of a pair, or one peer,
-after the other): docs/benchmarks/lab.md has both forms beside each other.
+gloo's all-gather and all-to-all leave a link idle for part of the time: they announce a send before a receive, so that
+one direction of a pair often waits for the other. docs/benchmarks/lab.md has both forms beside each other.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from zipplan.executor.faults import Whole
 from zipplan.executor.work import Handle
 
-# Measured in the lab (docs/benchmarks/lab.md): one message per pair uses the link's two directions by turns, so that
-# 32 MiB each way took 549 ms of 268 at 1 Gbit/s; pieces of 0.25 to 4 MiB are alike.
+# Pieces of 0.25 to 4 MiB are alike; smaller ones cost time on the processor. Measured by `python -m
+# zipplan.executor.lab run` of 1 and 8 MiB on 2 and 4 hosts at 0.2 and 1 Gbit/s, 2-core x86.
 PIECE = 1 << 20
-# Below, gloo's own collectives are as quick: they need no thread that waits.
+# Below, gloo's own collectives are as quick.
 LEAST = 64 << 10
-_TAG = 0x7A70 << 8  # of the first piece; apart from tags that programs use for their own sends
+_TAG, _TAGS = 0x7A70 << 8, 256  # apart from tags that programs use for their own sends
 
 
 def serves(group: Any, tensor: Tensor) -> bool:
@@ -31,6 +36,11 @@ def serves(group: Any, tensor: Tensor) -> bool:
         return False
     backend = group._get_backend(torch.device("cpu")) if hasattr(group, "_get_backend") else group
     return backend.name() == "gloo"
+
+
+def one_host() -> bool:
+    """Whether all ranks of the job share this host, as torchrun says; then it says so on every rank."""
+    return os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "-")
 
 
 def on_gpu(group: Any, tensor: Tensor) -> bool:
@@ -59,45 +69,103 @@ class Staged(Handle):
         return self._inner is None or bool(self._inner.is_completed())
 
 
-def move(out: Sequence[Tensor], src: Sequence[Tensor], group: Any) -> Handle:
+def move(out: Sequence[Tensor], src: Sequence[Tensor], group: Any) -> Moving:
     """Start sending src[p] to rank p of the group and receiving out[p] from it; flat tensors, empty ones allowed.
 
     Both ends of a pair must agree on the bytes between them.
     """
-    rank, size = group.rank(), group.size()
+    rank, size, tag = group.rank(), group.size(), _next_tag(group)
     waits = []
     for step in range(1, size):
         peer = (rank - step) % size
-        waits += [group.recv([piece], peer, _TAG + n) for n, piece in enumerate(_pieces(out[peer]))]
+        waits += [group.recv([piece], peer, tag) for piece in _pieces(out[peer])]
     peers = [(rank + step) % size for step in range(1, size)]
-    for n, row in enumerate(zip_longest(*(_pieces(src[peer]) for peer in peers))):
-        waits += [
-            group.send([piece], peer, _TAG + n) for peer, piece in zip(peers, row, strict=True) if piece is not None
-        ]
+    for row in zip_longest(*(_pieces(src[peer]) for peer in peers)):
+        waits += [group.send([piece], peer, tag) for peer, piece in zip(peers, row, strict=True) if piece is not None]
     if out[rank].data_ptr() != src[rank].data_ptr():
         out[rank].copy_(src[rank])
-    return Waited(out, src, waits)
+    return Moving(group, waits, (out, src))
+
+
+_calls: WeakKeyDictionary[Any, Iterator[int]] = WeakKeyDictionary()
+
+
+def _next_tag(group: Any) -> int:
+    """Of one exchange: pieces of one tag arrive in order, but exchanges in flight may be waited for in any order."""
+    turn = next(_calls.setdefault(group, cycle(range(_TAGS))))
+    return _TAG + turn
 
 
 def _pieces(tensor: Tensor) -> Sequence[Tensor]:
-    return tensor.split(max(1, PIECE // tensor.element_size())) if tensor.numel() else ()
+    if tensor.nbytes <= PIECE:
+        return (tensor,) if tensor.numel() else ()
+    return tensor.split(max(1, PIECE // tensor.element_size()))
 
 
-class Waited(Handle):
-    """Several sends and receives as one handle.
+class Moving(Whole):
+    """Sends and receives in flight as one handle; who calls `wait` waits. `kept`: alive until the end."""
 
-    gloo can neither be asked whether one has ended nor be left waiting for a while: a thread waits for all.
+    def __init__(self, group: Any, waits: Sequence[Any], kept: Any) -> None:
+        self._group, self._waits, self._kept, self._ended = group, waits, kept, False
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """As the transport's own handles; after a timeout > 0 gloo closes all connections of the group."""
+        until = time.monotonic() + timeout.total_seconds() if timeout else None
+        try:
+            for each in self._waits:
+                if until is None:
+                    each.wait()
+                else:
+                    each.wait(timedelta(seconds=max(0.001, until - time.monotonic())))
+        finally:
+            self._ended = True
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the wait for it has ended, well or not; gloo cannot be asked."""
+        return self._ended
+
+    def give_up(self) -> None:
+        """Called by another thread: end the wait with an error, by closing the group's connections.
+
+        gloo has no call for it, but does so when the time of any wait of the group is over.
+        """
+        peer = (self._group.rank() + 1) % self._group.size()
+        with contextlib.suppress(RuntimeError):
+            never = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, _TAG + _TAGS)
+            never.wait(timedelta(milliseconds=1))
+
+
+class Ring(Handle):
+    """An all-gather of src into out[p], equal in size, round a ring: no link has two senders.
+
+    All pairs at once would meet in the link to each receiver, where TCP then loses a tenth of the rate (4 hosts at
+    0.2 to 1 Gbit/s, docs/benchmarks/lab.md). A thread sends on what arrives, so that the codec can work meanwhile.
     """
 
-    def __init__(self, out: Sequence[Tensor], src: Sequence[Tensor], waits: list[Any]) -> None:
+    def __init__(self, out: Sequence[Tensor], src: Tensor, group: Any) -> None:
         super().__init__(out)
+        rank, size, self._tag = group.rank(), group.size(), _next_tag(group)
+        self._group, self._right = group, (rank + 1) % size
+        self._receives = []
+        for step in range(1, size):
+            for piece in _pieces(out[(rank - step) % size]):
+                handle = group.recv([piece], (rank - 1) % size, self._tag)
+                self._receives.append((handle, piece if step < size - 1 else None))
+        self._sends = [group.send([piece], self._right, self._tag) for piece in _pieces(src)]
         self._source = src  # alive until all is sent
-        threading.Thread(target=self._wait_for, args=(waits,), name="zipplan-gloo", daemon=True).start()
+        threading.Thread(target=self._go_round, name="zipplan-ring", daemon=True).start()
+        if out[rank].data_ptr() != src.data_ptr():
+            out[rank].copy_(src)
 
-    def _wait_for(self, waits: list[Any]) -> None:
+    def _go_round(self) -> None:
         try:
-            for wait in waits:
-                wait.wait()
+            for receive, onward in self._receives:
+                receive.wait()
+                if onward is not None:
+                    self._sends.append(self._group.send([onward], self._right, self._tag))
+            for send in self._sends:
+                send.wait()
         except BaseException as error:
             self.finish(error)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +14,21 @@ from zipplan.executor import gloo
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.schedule import Axis, Collective, Exchange, Schedule
 
-# torch 2.13 renamed the tensor forms and warns about the old names; 2.11 and 2.12 know the old ones only.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+# The group's own methods, without the wrappers of torch.distributed, which check anew what is known here and take as
+# long as all of zipplan's own work. torch 2.13 renamed them; 2.11 and 2.12 know the old names only.
+_Group = dist.ProcessGroup
+_all_gather = getattr(_Group, "all_gather_single", None) or _Group._allgather_base
+_reduce_scatter = getattr(_Group, "reduce_scatter_single", None) or _Group._reduce_scatter_base
+_all_to_all = getattr(_Group, "all_to_all_single", None) or _Group.alltoall_base
 
 # gloo answers "Invalid scalar type" for every other dtype, sometimes one call later (tried on torch 2.13.0).
-_GLOO_SUMS = (
+GLOO_SUMS = (
     *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
     *(torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool),
 )
 
 
+_FAR = 1 << 62
 Splits = tuple[list[int], list[int]] | tuple[None, None]
 
 
@@ -39,37 +44,63 @@ def exchange(
         return None
     if gloo.on_gpu(group, src):
         return gloo.Staged(out, src, lambda into, of: exchange(kind, into, of, group, splits, op))
-    if kind in (Exchange.ALL_GATHER, Exchange.ALL_TO_ALL) and gloo.serves(group, src):
-        even = src.nbytes // (group.size() if kind is Exchange.ALL_TO_ALL else 1)
-        if splits[0] is not None or even >= gloo.LEAST:
-            return _move(kind, out, src, group, splits)
+    if in_pieces(kind, src, group, splits):
+        return _move(kind, out, src, group, splits)
     return own(kind, out, src, group, splits, op)
+
+
+def form(kind: Exchange, src: Tensor, group: Any) -> Callable[[Tensor, Tensor], Any]:
+    """What `exchange` does with tensors (out, src) in CPU memory, SUM and equal shares, for any src as long as this."""
+    if in_pieces(kind, src, group):
+        return lambda out, src: _move(kind, out, src, group)
+    match kind:
+        case Exchange.ALL_GATHER:
+            return functools.partial(_all_gather, group)
+        case Exchange.ALL_TO_ALL:
+            return lambda out, src: _all_to_all(group, out, src, [], [])
+        case _:
+            return lambda out, src: own(kind, out, src, group)
+
+
+def in_pieces(kind: Exchange, src: Tensor, group: Any, splits: Splits = (None, None)) -> bool:
+    """Whether `exchange` moves by sends and receives of its own, which someone has to wait for."""
+    if kind is Exchange.ALL_GATHER:
+        least = gloo.LEAST
+    elif kind is Exchange.ALL_TO_ALL:
+        # Through memory gloo's own is quicker, up to a third at 1 MiB (scripts/raw_overhead.py).
+        least = 0 if splits[0] is not None else _FAR if gloo.one_host() else gloo.LEAST * group.size()
+    else:
+        return False
+    return src.nbytes >= least and gloo.serves(group, src)
 
 
 def own(
     kind: Exchange, out: Tensor, src: Tensor, group: Any, splits: Splits = (None, None), op: Any = dist.ReduceOp.SUM
 ) -> Any:
     """Start the transport's own collective, as `exchange` does where it knows no better form."""
-    receive, send = splits
     match kind:
         case Exchange.ALL_GATHER:
-            return _all_gather(out, src, group=group, async_op=True)
+            return _all_gather(group, out, src)
         case Exchange.ALL_TO_ALL:
-            return dist.all_to_all_single(out, src, receive, send, group=group, async_op=True)
+            return _all_to_all(group, out, src, splits[0] or [], splits[1] or [])
         case Exchange.REDUCE_SCATTER:
-            return _reduce_scatter(out, src, op=op, group=group, async_op=True)
+            scatter = dist.ReduceScatterOptions()
+            scatter.reduceOp = op
+            return _reduce_scatter(group, out, src, scatter)
         case Exchange.ALL_REDUCE:
             if out.data_ptr() != src.data_ptr():
                 out.copy_(src)
-            return dist.all_reduce(out, op=op, group=group, async_op=True)
+            reduce = dist.AllreduceOptions()
+            reduce.reduceOp = op
+            return group.allreduce([out], reduce)
 
 
-def _move(kind: Exchange, out: Tensor, src: Tensor, group: Any, splits: Splits) -> Any:
+def _move(kind: Exchange, out: Tensor, src: Tensor, group: Any, splits: Splits = (None, None)) -> Any:
     size = group.size()
     receive, send = splits
     into = out.split(receive) if receive is not None else out.chunk(size)
     if kind is Exchange.ALL_GATHER:
-        return gloo.move(into, [src] * size, group)
+        return gloo.Ring(into, src, group) if size > 2 else gloo.move(into, [src] * size, group)
     return gloo.move(into, src.split(send) if send is not None else src.chunk(size), group)
 
 
@@ -81,8 +112,8 @@ def wire_bytes(kind: Exchange, sent: int, peers: int) -> float:
 
 def check_summable(dtype: torch.dtype, backend: str) -> None:
     """Raise ConfigError when the transport cannot sum `dtype`; before the call, since gloo may fail one call later."""
-    if backend == "gloo" and dtype not in _GLOO_SUMS:
-        names = ", ".join(str(d).removeprefix("torch.") for d in _GLOO_SUMS)
+    if backend == "gloo" and dtype not in GLOO_SUMS:
+        names = ", ".join(str(d).removeprefix("torch.") for d in GLOO_SUMS)
         raise ConfigError(f"gloo cannot sum {str(dtype).removeprefix('torch.')}; it sums {names}: cast before the call")
 
 

@@ -119,7 +119,7 @@ class Lane:
         self._streams = streams
         self._pool: ThreadPoolExecutor | None = None
         self._last: Handle | None = None
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # held while a call runs
         self._end: Any = None  # of the work of the last call
 
     @property
@@ -137,7 +137,7 @@ class Lane:
         last = self._last
         if last is not None:
             last._done.exception()
-        with self._lock:
+        with self.lock:
             return self._in_order(job)
 
     def start(self, job: Callable[[], Any], outputs: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> Handle:
@@ -150,7 +150,7 @@ class Lane:
         def work() -> None:
             error: BaseException | None = None
             with self._streams.aside():
-                with self._lock:
+                with self.lock:
                     try:
                         self._streams.follow(called)
                         self._streams.keep((*inputs, *outputs))

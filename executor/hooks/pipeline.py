@@ -95,7 +95,8 @@ class Pipe:
                 watch.wait(handle, part)
 
     def _waited(self, handle: Any, part: Tensor) -> Any:
-        return gloo.Waited([part], [part], [handle]) if gloo.serves(self.session.group, part) else handle
+        group = self.session.group
+        return gloo.Moving(group, [handle], part) if gloo.serves(group, part) else handle
 
     def _coder(self, tensor: Tensor) -> tuple[kernels.Codec, kernels.Params] | None:
         """What both ends use for such a tensor; None: raw."""
