@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -31,16 +32,16 @@ class PeerFailed(Exception):
     """A peer has written that it failed, while this rank was waiting for the transport."""
 
 
-class Whole:
+class Whole(ABC):
     """A handle whose `wait` must not be cut short; `give_up`, called by another thread, ends it with an error."""
 
+    @abstractmethod
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Until the end; raises what the transport raises."""
-        raise NotImplementedError
 
+    @abstractmethod
     def give_up(self) -> None:
         """Make the wait fail now."""
-        raise NotImplementedError
 
 
 class Watch:

@@ -48,25 +48,26 @@ def on_gpu(group: Any, tensor: Tensor) -> bool:
     return tensor.is_cuda and group._get_backend(tensor.device).name() == "gloo"
 
 
-class Staged(Handle):
+class Staged(Whole):
     """An exchange of host copies; `wait` brings what was received to the GPU, on the current stream."""
 
-    def __init__(self, out: Tensor, src: Tensor, start: Callable[[Tensor, Tensor], Any]) -> None:
-        super().__init__([out])
-        self._out, self._host = out, torch.empty(out.shape, dtype=out.dtype)
+    def __init__(self, out: Tensor, src: Tensor, group: Any, start: Callable[[Tensor, Tensor], Any]) -> None:
+        self._out, self._host, self._group = out, torch.empty(out.shape, dtype=out.dtype), group
         self._inner = start(self._host, src.cpu())
-        self.finish()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As the transport's own handles."""
-        if self._inner is not None:
-            self._inner.wait(timeout) if timeout is not None else self._inner.wait()
+        self._inner.wait(timeout) if timeout is not None else self._inner.wait()
         self._out.copy_(self._host)
         return True
 
     def is_completed(self) -> bool:
         """Whether the exchange has ended, well or not."""
-        return self._inner is None or bool(self._inner.is_completed())
+        return bool(self._inner.is_completed())
+
+    def give_up(self) -> None:
+        """Called by another thread: end the wait with an error."""
+        close_connections(self._group)
 
 
 def move(out: Sequence[Tensor], src: Sequence[Tensor], group: Any) -> Moving:
@@ -126,14 +127,15 @@ class Moving(Whole):
         return self._ended
 
     def give_up(self) -> None:
-        """Called by another thread: end the wait with an error, by closing the group's connections.
+        """Called by another thread: end the wait with an error."""
+        close_connections(self._group)
 
-        gloo has no call for it, but does so when the time of any wait of the group is over.
-        """
-        peer = (self._group.rank() + 1) % self._group.size()
-        with contextlib.suppress(RuntimeError):
-            never = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, _TAG + _TAGS)
-            never.wait(timedelta(milliseconds=1))
+
+def close_connections(group: Any) -> None:
+    """Make every wait of the group fail. gloo has no call for it, but does so when the time of any wait is over."""
+    with contextlib.suppress(RuntimeError):
+        never = group.recv([torch.empty(1, dtype=torch.uint8)], (group.rank() + 1) % group.size(), _TAG + _TAGS)
+        never.wait(timedelta(milliseconds=1))
 
 
 class Ring(Handle):

@@ -5,6 +5,7 @@ Payload is uint8 from end to end. The transport's own sums and the FP32 sums her
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,7 +172,7 @@ class _Part:
             case Op.PERMUTE:
                 slots = self.raw[stage.src].view(len(stage.order), self.slot_bytes)
                 to = self._target(stage).view(len(stage.order), self.slot_bytes)
-                torch.index_select(slots, 0, torch.tensor(stage.order, device=slots.device), out=to)
+                torch.index_select(slots, 0, _index(stage.order, slots.device), out=to)
         return None
 
     @property
@@ -260,6 +261,12 @@ class _Part:
     def _place(self, stage: Stage) -> int:
         """This rank's place in its group on the stage's axis."""
         return self.schedule.group(stage.axis, self.axes.rank).index(self.axes.rank)
+
+
+@functools.cache
+def _index(order: tuple[int, ...], device: torch.device) -> Tensor:
+    """An order on a device; kept, since a copy to a GPU waits for it."""
+    return torch.tensor(order, device=device)
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:

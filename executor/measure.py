@@ -15,7 +15,8 @@ from torch import Tensor
 from zipplan.executor import check, native
 from zipplan.executor.agree import gather_bytes
 from zipplan.executor.calls import DTYPES
-from zipplan.executor.session import Session, has_frames
+from zipplan.executor.decide import has_frames
+from zipplan.executor.session import Session
 from zipplan.planner.bandwidth import bus_factor
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.schedule import Collective, Exchange

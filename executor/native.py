@@ -43,7 +43,7 @@ def exchange(
         out.copy_(src)
         return None
     if gloo.on_gpu(group, src):
-        return gloo.Staged(out, src, lambda into, of: exchange(kind, into, of, group, splits, op))
+        return gloo.Staged(out, src, group, lambda into, of: exchange(kind, into, of, group, splits, op))
     if in_pieces(kind, src, group, splits):
         return _move(kind, out, src, group, splits)
     return own(kind, out, src, group, splits, op)

@@ -8,8 +8,8 @@ the reason.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
-import os
 import time
 import weakref
 from collections import Counter
@@ -21,18 +21,19 @@ import torch
 from torch import Tensor
 
 from zipplan.executor import calls, check, faults, native, repeat, report, uneven
-from zipplan.executor.adaptive import Class, break_even
+from zipplan.executor.adaptive import Class
 from zipplan.executor.agree import agree_on_call
 from zipplan.executor.calls import SUM, Call, dtype_name
 from zipplan.executor.codec import SlotCodec
 from zipplan.executor.coders import Coder, coder_for
+from zipplan.executor.decide import Decider, Decision, has_frames, rehearsal, remember
 from zipplan.executor.interpreter import Scratch, Traffic, run
-from zipplan.executor.streams import streams_of
+from zipplan.executor.streams import device_of, streams_of
 from zipplan.executor.work import Forwarded, Handle, Lane, finished
 from zipplan.planner.collectives import NATIVE
 from zipplan.planner.errors import CollectiveError
 from zipplan.planner.plan import Choice, Plan
-from zipplan.planner.schedule import OUTPUT, Axis, Collective, Exchange, Op, Schedule
+from zipplan.planner.schedule import OUTPUT, Axis, Collective, Exchange, Schedule
 
 log = logging.getLogger("zipplan")
 
@@ -54,22 +55,9 @@ _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    for session in list(_open):
-        session.close()
-
-
-@dataclass(frozen=True)
-class Decision:
-    """How a call runs: by the plan's `choice`, or natively (None), which the plan chose or which has a `reason`.
-
-    `reason`: as `fallbacks` counts it. `compressing`: of the class, when this was decided.
-    """
-
-    tally: Class
-    schedule: Schedule
-    choice: Choice | None
-    reason: tuple[str, str, str] | None
-    compressing: bool
+    with contextlib.ExitStack() as all_:  # each is closed, whatever another one raises
+        for session in _open:
+            all_.callback(session.close)
 
 
 class Session:
@@ -89,9 +77,6 @@ class Session:
         self.plan, self.switches, self.group, self.backend = plan, switches, group, backend
         self.rank, self.ranks = group.rank(), group.size()
         self.most_elements = MOST_ELEMENTS
-        self.no_plan = "no plan"
-        self.no_codec: dict[str, str] = {"cpu": ""}
-        self.classes: dict[tuple[Any, ...], Class] = {}
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()
         self.last = Traffic()
         self.watch = faults.Watch(store, self.rank, self.ranks, device_of(backend))
@@ -102,16 +87,14 @@ class Session:
         schedules = [c.schedule for e in plan.entries for c in e.choices] if plan else []
         axes = frozenset[Axis]().union(*(s.axes for s in schedules))
         self._axes = native.Axes(group, ranks_per_node, axes, make)
-        self._native = {c: build(1, self.ranks, "raw") for c, build in NATIVE.items()}
         self._parts = {c: calls.parts(c, self.ranks) for c in NATIVE}
         self._scratch: dict[torch.device, Scratch] = {}
         self._codecs: dict[tuple[Any, ...], SlotCodec] = {}
-        self._choices: dict[tuple[Any, ...], Choice | str] = {}
-        self._decisions: dict[tuple[Any, ...], Decision] = {}
         self._known: dict[tuple[Any, ...], tuple[repeat.Native, Decision, float]] = {}
         self._coders: dict[torch.device, Coder] = {}
         self._sums = torch.zeros(2, dtype=torch.int64, device=self.device)
-        self.rehearsal = _rehearsal(plan, self.ranks, self.backend) if plan else None
+        self.rehearsal = rehearsal(plan, self.ranks, self.backend) if plan else None
+        self.decider = Decider(plan, self.ranks, switches.disabled, comparable=self.rehearsal is None)
         if self.rehearsal and self.rank == 0:
             log.warning("rehearsal: %s; predicted times are not compared", self.rehearsal)
         _open.add(self)
@@ -162,24 +145,12 @@ class Session:
 
     def choose(self, collective: Collective, dtype: torch.dtype, size: int, device: torch.device) -> Choice | str:
         """The plan's choice for a message of `size` bytes (as nccl-tests counts), or why it runs natively."""
-        key = (collective, dtype, size, device.type)
-        if key not in self._choices:
-            if len(self._choices) > 4096:  # sizes that never come again must not pile up
-                self._choices.clear()
-            self._choices[key] = self._choose(*key)
-        return self._choices[key]
+        return self.decider.choose(collective, dtype, size, device)
 
-    def _choose(self, collective: Collective, dtype: torch.dtype, size: int, device: str) -> Choice | str:
-        if self.switches.disabled:
-            return "ZIPPLAN_DISABLE is on"
-        if self.plan is None:
-            return self.no_plan
-        choice = self.plan.choose(collective, dtype_name(dtype), size)
-        if choice is None:
-            return f"the plan has no table for {collective} of {dtype_name(dtype)}"
-        if has_frames(choice.schedule) and (missing := self.no_codec.get(device, f"no codec for tensors on {device}")):
-            return missing
-        return choice
+    @property
+    def classes(self) -> dict[tuple[Any, ...], Class]:
+        """What ran, by class of calls."""
+        return self.decider.classes
 
     def forward(self, name: str, job: Callable[[], Any], ordered: bool = True) -> Any:
         """Run `job`, a call of the transport that no plan covers, after all earlier calls if ordered; count it."""
@@ -204,7 +175,7 @@ class Session:
         plain = call.splits is None and self.switches.check == "off" and self.ranks > 1 and call.size > 0
         if not plain or not self.lane.idle or self.watch.broken is not None:
             return None
-        decision = self._decide(call)
+        decision = self.decider.decide(call)
         source, target = calls.flat_bytes(call.input), calls.flat_bytes(call.output)
         if decision.schedule.name != "native" or source is None or target is None:
             return None
@@ -256,10 +227,8 @@ class Session:
             return
         ready = repeat.Native.of(call, stages[0].name, self.group, self.ranks)
         if ready is not None:
-            if len(self._known) > 4096:  # sizes that never come again must not pile up
-                self._known.clear()
-            known = ready, decision, self._predicted_s(call)
-            self._known[repeat.key(call.collective, call.output, call.input, call.kind)] = known
+            known = repeat.key(call.collective, call.output, call.input, call.kind)
+            remember(self._known, known, (ready, decision, self.decider.predicted_s(call)))
 
     def _named(self, call: object, number: int) -> str:
         return f"{call} (call {number} of {self.ranks} ranks)"
@@ -275,7 +244,7 @@ class Session:
                 self.last = Traffic()
                 return
             expected = check.Expected(call, self.group) if self.switches.check == "bits" else None
-            decision = self._decide(call)
+            decision = self.decider.decide(call)
             stop = self._timed(call, decision.tally)
             if call.splits is not None:
                 self._uneven(call, decision)
@@ -297,38 +266,6 @@ class Session:
                     raise CollectiveError(f"{call} (call {number}): rank {self.rank} holds wrong bits: {wrong}")
             if decision.tally.due and self.switches.adaptive:
                 self._judge(decision.tally)
-
-    def _decide(self, call: Call) -> Decision:
-        """How to run a call; alike on all ranks, since it depends on what all ranks know. Remembered by what it is."""
-        even = call.splits is None
-        key = (call.collective, call.dtype, call.size if even else -1, call.kind, call.not_accelerated, call.device)
-        held = self._decisions.get(key)
-        if held is None or held.compressing != held.tally.compressing:
-            if len(self._decisions) > 4096:  # sizes that never come again must not pile up
-                self._decisions.clear()
-            held = self._decisions[key] = self._decided(call)
-        return held
-
-    def _decided(self, call: Call) -> Decision:
-        size = call.size
-        if call.splits is not None:  # sizes differ between ranks: one class for all
-            size = self._zipped_from(call.dtype)
-        choice = self.choose(call.collective, call.dtype, size, call.input.device)
-        tally = self._class(call, choice)
-        native_schedule = self._native[call.collective]
-
-        def why(reason: str) -> tuple[str, str, str]:
-            return str(call.collective), dtype_name(call.dtype), reason
-
-        if isinstance(choice, str):
-            return Decision(tally, native_schedule, None, why(choice), tally.compressing)
-        if choice.schedule.name == "native":
-            return Decision(tally, choice.schedule, None, None, tally.compressing)
-        if call.not_accelerated is not None:
-            return Decision(tally, native_schedule, None, why(call.not_accelerated), tally.compressing)
-        if has_frames(choice.schedule) and not tally.compressing:  # judged by what all ranks measured
-            return Decision(tally, native_schedule, None, why(tally.reason), False)
-        return Decision(tally, choice.schedule, choice, None, tally.compressing)
 
     def _count(self, call: Call, decision: Decision) -> None:
         if decision.reason is not None:
@@ -355,40 +292,10 @@ class Session:
             call, self.group, self.watch, scratch, self.coder(call.input.device), dtype_name(call.dtype), codec_of
         )
 
-    def _zipped_from(self, dtype: torch.dtype) -> int:
-        """The smallest size from which the plan zips an all-to-all; 0 when it never does."""
-        entry = None if self.plan is None else self.plan.entry(Collective.ALL_TO_ALL, dtype_name(dtype))
-        rows = () if entry is None else entry.choices
-        return next((row.start for row in rows if has_frames(row.schedule)), 0)
-
-    def _class(self, call: Call, choice: Choice | str) -> Class:
-        name, spread = dtype_name(call.dtype), "-uneven" if call.splits is not None else ""
-        start, stop = (0, None) if isinstance(choice, str) else (choice.start, choice.stop)
-        key = (call.collective, name, call.kind, start, call.not_accelerated, spread, isinstance(choice, str))
-        tally = self.classes.get(key)
-        if tally is None:
-            entry = None if self.plan is None else self.plan.entry(call.collective, name)
-            if isinstance(choice, str) or call.not_accelerated is not None:
-                known = ("native", "raw", start, stop, 1.0, 1.0)
-            elif not has_frames(choice.schedule):
-                known = (choice.schedule.name, "raw", start, stop, 1.0, 1.0)
-            else:
-                ratio = choice.expected_ratio
-                schedule = choice.schedule.name + spread
-                known = (schedule, choice.codec.id, start, stop, ratio, break_even(entry, choice))
-            tally = self.classes[key] = Class(str(call.collective), name, call.kind, *known)
-        return tally
-
     def _timed(self, call: Call, tally: Class) -> Callable[[], None]:
         """Start a clock for this call; what is returned stops it."""
-        predicted_s = self._predicted_s(call)
+        predicted_s = self.decider.predicted_s(call)
         return self.streams.timed(lambda seconds: tally.time(seconds, predicted_s))
-
-    def _predicted_s(self, call: Call) -> float:
-        if self.plan is None or self.rehearsal:
-            return 0.0
-        choice = self.choose(call.collective, call.dtype, call.size, call.input.device)
-        return 0.0 if isinstance(choice, str) else choice.predicted_ps / 1e12
 
     def _judge(self, tally: Class) -> None:
         """All ranks sum what they encoded and decide alike."""
@@ -461,17 +368,18 @@ class Session:
     def close(self) -> None:
         """Wait for what still runs, log the report (level info, rank 0), let the groups go; no call afterwards.
 
-        Ran at exit for every session: a transport whose threads outlive the interpreter would abort the process.
+        Ran at exit for every session: a transport whose threads outlive the interpreter would abort the process. Raises
+        CodecError for a damaged frame that no later call has told of.
         """
         self.lane.close()
         self.watch.close()
-        for coder in self._coders.values():
-            coder.check()
         if self.group is not None and self.rank == 0 and self.classes:
             log.info("%s", report.text(self))
         self.group = None
         self._axes.close()
         _open.discard(self)
+        for coder in self._coders.values():
+            coder.check()
 
     def fallback_rows(self) -> list[dict[str, Any]]:
         """Calls that ran natively although a plan was there to follow: collective, dtype, reason, calls."""
@@ -479,25 +387,3 @@ class Session:
             {"collective": collective, "dtype": dtype, "reason": reason, "calls": count}
             for (collective, dtype, reason), count in sorted(self.fallbacks.items())
         ]
-
-
-def has_frames(schedule: Schedule) -> bool:
-    """Whether a schedule encodes anything."""
-    return any(stage.op is Op.ENCODE for stage in schedule.stages)
-
-
-def device_of(backend: str) -> torch.device:
-    """Where a transport wants its tensors."""
-    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
-
-
-def _rehearsal(plan: Plan, ranks: int, backend: str) -> str | None:
-    """Why this job is not the machine that the plan predicts, as far as a rank can see."""
-    made_for = plan.topology
-    if made_for.transport != backend:
-        return f"the plan was made for {made_for.transport} and runs on {backend} here"
-    local = min(ranks, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
-    if local != made_for.ranks_per_node:
-        planned = f"{made_for.nodes} × {made_for.ranks_per_node}"
-        return f"the plan was made for {planned} ranks, here {local} of {ranks} share a host"
-    return None

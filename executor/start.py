@@ -15,7 +15,9 @@ import torch.distributed as dist
 from zipplan.executor import environment, faults, native
 from zipplan.executor.agree import Item, agree
 from zipplan.executor.coders import missing
-from zipplan.executor.session import Session, Switches, device_of, has_frames
+from zipplan.executor.decide import has_frames
+from zipplan.executor.session import Session, Switches
+from zipplan.executor.streams import device_of
 from zipplan.planner.errors import ConfigError, PlanError, ZipplanError
 from zipplan.planner.plan import Plan, zipplan_version
 from zipplan.planner.schedule import Axis
@@ -127,7 +129,7 @@ def start(
     if problem is not None:
         raise problem
     session = Session(loaded, ranks_per_node, switches, group, backend, store, make)
-    session.no_plan, session.no_codec = misfit or "no plan", no_codec
+    session.decider.no_plan, session.decider.no_codec = misfit or "no plan", no_codec
     return session
 
 

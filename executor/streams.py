@@ -140,3 +140,8 @@ class CudaStreams:
 def streams_of(device: torch.device) -> Streams:
     """What orders work on this device."""
     return CudaStreams(device) if device.type == "cuda" else NoStreams()
+
+
+def device_of(backend: str) -> torch.device:
+    """Where a transport wants its tensors."""
+    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")

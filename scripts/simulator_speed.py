@@ -11,6 +11,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import simpy
@@ -60,7 +61,7 @@ def per_send(ranks: int, steps: int) -> float:
     env = simpy.Environment()
     arrived = [[env.event() for _ in range(ranks)] for _ in range(steps)]
 
-    def work(rank: int):  # type: ignore[no-untyped-def]
+    def work(rank: int) -> Iterator[simpy.Event]:
         for step in range(steps):
             yield env.timeout(1000)
             arrived[step][(rank + 1) % ranks].succeed()
@@ -73,7 +74,7 @@ def per_send(ranks: int, steps: int) -> float:
     return (time.perf_counter() - start) / steps * 2 * (ranks - 1)
 
 
-def timed(call) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+def timed(call: Callable[[], object]) -> tuple[float, float]:
     """Seconds of the first and of the second call."""
     times = []
     for _ in range(2):

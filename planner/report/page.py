@@ -165,7 +165,7 @@ summary { cursor: pointer; color: #175cd3; }
 $body
 <section><h2>How far to trust this</h2><p class="note">Every number is a prediction of the simulator, from public
 constants of the machine unless a key says otherwise; take $error on a time, less on a ratio of two. Not modelled:
-congestion control, contention with compute, launch jitter.</p></section>
+congestion control, launch jitter.</p></section>
 </body>
 </html>
 """)

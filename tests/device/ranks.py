@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from common import plan_of, values
+from stand_in import emulator, install
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "multi" / "workers"), str(TESTS / "emulator")]
-
-from common import plan_of, values  # noqa: E402
-from stand_in import emulator, install  # noqa: E402
-
-import zipplan.executor.session  # noqa: E402
-from zipplan.executor import check, init  # noqa: E402
-from zipplan.executor.coders import GpuCoder  # noqa: E402
-from zipplan.executor.session import Session, has_frames  # noqa: E402
-from zipplan.planner.collectives import candidates  # noqa: E402
-from zipplan.planner.schedule import Collective, Schedule  # noqa: E402
+import zipplan.executor.session
+from zipplan.executor import check, init
+from zipplan.executor.coders import GpuCoder
+from zipplan.executor.decide import has_frames
+from zipplan.executor.session import Session
+from zipplan.planner.collectives import candidates
+from zipplan.planner.schedule import Collective, Schedule
 
 BACKEND, DRY = sys.argv[1], "--dry" in sys.argv
 ELEMENTS = (1, 9000) if DRY else (1, 9000, 1 << 20)

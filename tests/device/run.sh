@@ -10,7 +10,7 @@ PYTHON=${PYTHON:-python3}
 names=build/device/names
 mkdir -p "$names/zipplan"
 for folder in planner executor kernels topologies; do ln -sfn "$PWD/$folder" "$names/zipplan/$folder"; done
-export PYTHONPATH="$PWD/$names:$PWD/tests/emulator" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD/$names:$PWD/tests/emulator:$PWD/tests/multi/workers" PYTHONUNBUFFERED=1
 export ZIPPLAN_CACHE_DIR=${ZIPPLAN_CACHE_DIR:-$PWD/build/device/cache}
 if ! compgen -G "kernels/_cpu*.so" >/dev/null; then
     echo "building the CPU codec"

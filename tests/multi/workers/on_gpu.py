@@ -58,7 +58,7 @@ def main(nodes: int) -> None:
 
 def waits(schedule: Schedule, found: int) -> str | None:
     """One wait for each exchange of dynamic regions that had bytes to move, and none besides."""
-    rounds = sum(s.payload is Payload.DYNAMIC for s in schedule.stages) * getattr(schedule, "chunks", 1)
+    rounds = sum(s.payload is Payload.DYNAMIC for s in schedule.stages) * schedule.chunks
     most = rounds * sum(1 for n in ELEMENTS if n)
     return None if 0 < found <= most else f"waited {found} times in place of {most}"
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from zipplan.executor import check, init
 from zipplan.executor.codec import SlotCodec
 from zipplan.executor.coders import CpuCoder
+from zipplan.executor.decide import rehearsal
 from zipplan.executor.interpreter import Scratch
-from zipplan.executor.session import _rehearsal
 from zipplan.planner.collectives import ZIPPED
 from zipplan.planner.errors import ConfigError, PlanError
 from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Range
@@ -48,7 +48,7 @@ def test_times_are_compared_only_where_the_plan_was_made_for(monkeypatch: pytest
     fast = plan.model_copy(update={"topology": plan.topology.model_copy(update={"transport": "nccl"})})
     assert init(fast).rehearsal == "the plan was made for nccl and runs on gloo here"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert _rehearsal(plan, 4, "gloo") == "the plan was made for 1 × 1 ranks, here 4 of 4 share a host"
+    assert rehearsal(plan, 4, "gloo") == "the plan was made for 1 × 1 ranks, here 4 of 4 share a host"
 
 
 @pytest.mark.usefixtures("world_of_one")
