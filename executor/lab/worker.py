@@ -1,14 +1,13 @@
 """One rank of a lab measurement: calibrate, then time raw and compressed schedules beside gloo's own collectives.
 
-Started by torchrun; rank 0 prints one JSON document. Times are in µs, of the slowest rank, medians of several calls by
-turns. Ranks share the machine's cores, with each other and with other programs: a case that misses a floor is measured
-once more.
+Started by torchrun; rank 0 prints one JSON document. Times are in µs, of the slowest rank, of the least disturbed of
+several calls by turns: ranks share the machine's cores, with each other and with other programs. A case that misses a
+floor gets as many calls again.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from zipplan.planner.settings import Settings
 from zipplan.planner.topology import build_cluster, load_machine
 
 UNSHAPED = 10**10  # bytes/s that the model is told for links without a limit; calibration brings the real rate
-_CALLS, _SECONDS = (5, 11), 4.0
+_CALLS, _SECONDS = (5, 9), 4.0
 FLOOR_SHARE = 0.90
 """Of the gain that the ratio allows, where the link is the bottleneck: (raw time / compressed time) / ratio."""
 FLOOR_REGRET = 0.15
@@ -130,8 +129,12 @@ def _row(session: Session, settings: Settings, rate: int | None, collective: Col
     wire = native.wire_bytes(Exchange(collective), source.nbytes, ranks)
     chosen = search.decide(size).best
 
+    calls = [own, execute(raw), execute(zipped)]
+    times: list[list[float]] = [[] for _ in calls]
+
     def measured() -> Row:
-        own_us, raw_us, zipped_us = _medians([own, execute(raw), execute(zipped)])
+        _take_turns(calls, times)
+        own_us, raw_us, zipped_us = (min(taken) * 1e6 for taken in times)
         return Row(
             hosts=ranks,
             rate=rate,
@@ -154,13 +157,14 @@ def _row(session: Session, settings: Settings, rate: int | None, collective: Col
     return measured() if row.missed else row
 
 
-def _medians(calls: list[Callable[[], Any]]) -> list[float]:
-    """Median of each, called by turns; equal on all ranks."""
-    times: list[list[float]] = [[] for _ in calls]
-    while len(times[0]) < _CALLS[0] or (len(times[0]) < _CALLS[1] and sum(map(sum, times)) < _SECONDS):
+def _take_turns(calls: list[Callable[[], Any]], times: list[list[float]]) -> None:
+    """Add to the times of each; equal on all ranks."""
+    turns, seconds = 0, 0.0
+    while turns < _CALLS[0] or (turns < _CALLS[1] and seconds < _SECONDS):
         for call, taken in zip(calls, times, strict=True):
             taken.append(_slowest(call))
-    return [statistics.median(taken) * 1e6 for taken in times]
+            seconds += taken[-1]
+        turns += 1
 
 
 def _slowest(call: Callable[[], Any]) -> float:
