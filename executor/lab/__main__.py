@@ -81,6 +81,38 @@ def check(full: bool) -> int:
     return 1 if missed else 0
 
 
+@lab.command(epilog="Example: python -m zipplan.executor.lab train")
+@click.option("--rate", default="200Mb/s", show_default=True, metavar="R", help="Of every link, each way.")
+@click.option("--steps", type=click.IntRange(2), default=20, show_default=True, help="Of each way to train.")
+def train(rate: str, steps: int) -> int:
+    """Train a small transformer on 2 and 4 hosts with DDP, FSDP2 and mixture of experts, raw and planned."""
+    why = missing()
+    if why is not None:
+        click.echo(f"lab: not run: {why}")
+        return 0
+    speed = parse_bandwidth(rate, "--rate")
+    click.echo("| hosts | link | way | step raw | step planned | gain | ratio | loss, first and last | losses |\n"
+               + "|---" * 9 + "|")  # fmt: skip
+    wrong = False
+    for hosts in (2, 4):
+        command = ("-m", "zipplan.executor.lab.train", str(steps), str(speed))
+        done = Lab(hosts, speed).run(command, _LIMIT, capture=True)
+        if done.returncode:
+            raise ConfigError(f"lab of {hosts} hosts failed with {done.returncode}:\n{done.stderr}")
+        for row in json.loads(done.stdout):
+            said = "same bits" if row["same_bits"] else "NOT the same bits"
+            if row["errors"] is not None:
+                said = "from FP32 sums: raw {:.1e}, planned {:.1e}".format(*row["errors"])
+            else:
+                wrong |= not row["same_bits"]
+            raw, planned = row["raw_ms"], row["planned_ms"]
+            click.echo(
+                f"| {hosts} | {rate} | {row['way']} | {raw:.0f} ms | {planned:.0f} ms | {raw / planned:.2f} "
+                f"| {row['ratio']:.2f} | {row['first_loss']:.2f}, {row['last_loss']:.2f} | {said} |"
+            )
+    return 1 if wrong else 0
+
+
 def measure(hosts: int, rate: str | None, cases: Cases) -> list[Row]:
     """Rows of one set of hosts. Raises ConfigError when the run fails there."""
     bytes_per_second = None if rate is None else parse_bandwidth(rate, "rate")
