@@ -79,14 +79,15 @@ def measure(sizes: list[int], dtype: str, ranks_per_node: int | None = None) -> 
     ranks = dist.get_world_size()
     if ranks < 2 or ranks % local:
         raise ConfigError(f"{ranks} ranks in nodes of {local}: expected at least 2, a multiple of {local}")
+    exchanges = tuple(_exchanges(sizes, dtype, local))
     return Calibration(
         made_by=f"zipplan {zipplan_version()}",
         transport="gloo",
         nodes=ranks // local,
         ranks_per_node=local,
         links=tuple(_links(sizes, local)),
-        exchanges=tuple(_exchanges(sizes, dtype, local)),
-        stages=tuple(_stages(sizes, dtype)),
+        exchanges=exchanges,
+        stages=tuple(_as_run(tuple(_stages(sizes, dtype)), exchanges, sizes[0], dtype)),
     )
 
 
@@ -245,6 +246,49 @@ def _stages(sizes: list[int], dtype: str) -> Iterator[StageCurve]:
         ]
     for codec, op, make in jobs:
         yield StageCurve(codec=codec, dtype=dtype, op=op, curve=_curve([n * ranks for n in sizes], make))
+
+
+def _as_run(
+    stages: tuple[StageCurve, ...], exchanges: tuple[ExchangeCurve, ...], size: int, dtype: str
+) -> Iterator[StageCurve]:
+    """The curves with what a schedule costs beyond its parts: half of that for each of the two codec stages of one.
+
+    Measured on the zipped all-gather of a small slot, where it counts.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from zipplan.executor.calls import DTYPES
+    from zipplan.executor.codec import SlotCodec
+    from zipplan.executor.coders import CpuCoder
+    from zipplan.executor.start import init
+    from zipplan.planner.collectives import all_gather
+
+    ranks, kind = dist.get_world_size(), DTYPES[dtype]
+    gather = next(e.curve for e in exchanges if (e.exchange, e.axis) == (Exchange.ALL_GATHER, Axis.WORLD))
+    src = _normal(size, dtype).view(kind)
+    out = torch.empty(ranks * src.numel(), dtype=kind)
+    session = init(None, ranks_per_node=1, adaptive=False)
+    beyond: dict[str, float] = {}
+    for codec in CODECS[dtype]:
+        coder = SlotCodec(CpuCoder(), codec, {}, dtype, src.numel())
+        schedule = all_gather.zipped(ranks, 1, codec)
+        encoded = session.execute(schedule, out, src, coder).encoded_bytes
+        took = _least_ps(lambda schedule=schedule, coder=coder: session.execute(schedule, out, src, coder))  # type: ignore[misc]
+        moved = [(gather, coder.static_bytes), (gather, encoded - coder.static_bytes)]
+        coded = [
+            (s.curve, src.nbytes if s.op is Op.ENCODE else out.nbytes)
+            for s in stages
+            if s.codec == codec and s.op in (Op.ENCODE, Op.DECODE)
+        ]
+        parts = sum(curve.fixed_ps + n * curve.ps_per_byte for curve, n in moved + coded)
+        beyond[codec] = max(0.0, took - parts) / 2
+    session.close()
+    for stage in stages:
+        curve = stage.curve
+        yield stage.model_copy(
+            update={"curve": curve.model_copy(update={"fixed_ps": curve.fixed_ps + beyond.get(stage.codec, 0.0)})}
+        )
 
 
 def _normal(size: int, dtype: str) -> Tensor:
