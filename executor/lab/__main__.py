@@ -29,6 +29,8 @@ FULL: list[tuple[int, str | None, Cases]] = [
     ),
     *((hosts, None, [(c, size) for c in _ALL for size in ("16K", "1M", "8M")]) for hosts in (2, 4)),
 ]
+FLOOR_SHARE = 0.90
+"""Of the gain that the ratio allows where the link is the bottleneck, the median of all such cases."""
 FLOOR_ERROR = 0.10
 """Median of |predicted / measured − 1| after calibration."""
 _LIMIT = 900.0  # seconds for all cases on one set of hosts
@@ -129,6 +131,8 @@ def judge(rows: list[Row]) -> tuple[list[str], str]:
     bound = [r for r in rows if r.link_bound]
     missed = [f"{_name(row)}: {row.missed}" for row in rows if row.missed]
     share = statistics.median(r.share for r in bound)
+    if share < FLOOR_SHARE:
+        missed.append(f"median gain {share:.0%} of the ratio where the link is the bottleneck, floor {FLOOR_SHARE:.0%}")
     error = statistics.median(e for r in rows for e in r.errors)
     if error > FLOOR_ERROR:
         missed.append(f"median error of predictions {error:.0%}, floor {FLOOR_ERROR:.0%}")
