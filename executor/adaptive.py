@@ -104,8 +104,7 @@ def break_even(entry: Entry | None, choice: Choice) -> float:
         return 1.0
     worst = 1.0
     for point in row.points:
-        native = next((r.predicted_ps for r in point.rejected if r.name == "native"), None)
-        if native is None:
+        if (native := point.native_ps) is None:
             continue
         fixed = point.predicted_ps - native / choice.expected_ratio
         if 0 < fixed < native:

@@ -19,7 +19,7 @@ from zipplan.planner.costs import Rates
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.plan import write_whole
 from zipplan.planner.schedule import Axis, Exchange, Op
-from zipplan.planner.transport import Carried, Transport
+from zipplan.planner.transport import Alone, Carried, Transport
 from zipplan.planner.units import PS_PER_SECOND, format_bandwidth
 
 WARN_ERROR = 0.20
@@ -178,6 +178,8 @@ class Calibration(_Strict):
 class _Measured(Transport):
     """Exchanges with a curve take its time; their flows still share links with whatever else is in flight."""
 
+    beyond = _WIRE_TOLERANCE
+
     def __init__(self, modelled: Transport, curves: dict[tuple[Exchange, Axis], Curve]) -> None:
         vars(self).update(vars(modelled))  # all that was asked for of the model holds here too
         self.curves = curves
@@ -198,6 +200,13 @@ class _Measured(Transport):
         way = self.way(*key)
         sizes = way.share * (sent * curve.ps_per_byte / self._slopes[key])
         return Carried(carried.algorithm, carried.protocol, way.paths, sizes, round(curve.fixed_ps), 0)
+
+    def alone(self, exchange: Exchange, group: range, sent: float) -> Alone:
+        """The measured time."""
+        curve = self.curves.get((exchange, self._axis(group)))
+        if curve is None:
+            return super().alone(exchange, group, sent)
+        return Alone(round(curve.fixed_ps), sent * curve.ps_per_byte, 0)
 
     def _wire_slope(self, algorithm: str, exchange: Exchange, group: range, curve: Curve) -> float:
         """ps per byte that the busiest link needs at its full rate."""

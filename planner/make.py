@@ -13,7 +13,7 @@ from zipplan.planner.errors import ConfigError
 from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Range, Rejected, zipplan_version
 from zipplan.planner.profiles import Profile
 from zipplan.planner.schedule import Collective, Schedule
-from zipplan.planner.search import MODEL_RANGE, Decision, Search
+from zipplan.planner.search import MODEL_RANGE, Decision, Search, Shared
 from zipplan.planner.settings import UNCHANGED, Settings
 from zipplan.planner.topology import Cluster
 
@@ -37,10 +37,10 @@ def make_plan(
     if not sizes or not collectives or not kinds or min(sizes) < 1:
         raise ConfigError("nothing to plan: name at least one --collective, one --dtype and one --size above 0 bytes")
     work = [(collective, dtype) for collective in collectives for dtype in kinds]
-    entries = []
+    entries, shared = [], Shared(cluster, settings=settings)
     with Progress(console=Console(stderr=True), transient=True, disable=not (progress and sys.stderr.isatty())) as bar:
         for collective, dtype in bar.track(work, description="planning"):
-            search = Search(cluster, collective, dtype, profile, settings=settings)
+            search = Search(cluster, collective, dtype, profile, settings=settings, shared=shared)
             entries.append(entry_of(collective, search, search.decide_all(sizes)))
     return plan_of(cluster, entries, settings)
 
@@ -96,9 +96,15 @@ def _point(search: Search, decision: Decision) -> Point:
         scratch_bytes=scratch_bound(best.schedule, best.wire, best.size),
         carried=best.timeline.carried,
         codec_break_even=search.codec_break_even(decision),
-        rejected=tuple(
-            Rejected(name=r.schedule.name, codec=r.wire.codec, predicted_ps=r.time, reason=reason)
-            for r, reason in decision.others
+        rejected=(
+            *(
+                Rejected(name=r.schedule.name, codec=r.wire.codec, predicted_ps=r.time, reason=reason)
+                for r, reason in decision.others
+            ),
+            *(
+                Rejected(name=d.schedule.name, codec=d.schedule.codec, at_least_ps=d.at_least, reason=d.reason)
+                for d in decision.dropped
+            ),
         ),
     )
 

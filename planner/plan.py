@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +23,7 @@ from zipplan.planner.errors import PlanError, ScheduleError
 from zipplan.planner.schedule import Collective, Schedule
 from zipplan.planner.verify import verify
 
-SCHEMA = 1
+SCHEMA = 2
 """Number of the file format; the type of `Plan.schema_` repeats it."""
 
 Whole = Annotated[int, Field(ge=0, strict=True)]
@@ -54,12 +55,19 @@ def label(schedule: str, codec: str) -> str:
 
 
 class Rejected(_Strict):
-    """A candidate that lost at one size."""
+    """A candidate that lost at one size: simulated (`predicted_ps`), or dropped because it takes `at_least_ps`."""
 
     name: str
     codec: str
-    predicted_ps: Whole
+    predicted_ps: Whole | None = None
+    at_least_ps: Whole | None = None
     reason: str
+
+    @model_validator(mode="after")
+    def _one_time(self) -> Rejected:
+        if (self.predicted_ps is None) == (self.at_least_ps is None):
+            raise ValueError(f"{self.label}: expected either predicted_ps or at_least_ps")
+        return self
 
     @property
     def label(self) -> str:
@@ -86,14 +94,26 @@ class Point(_Strict):
 
     @property
     def runner_up(self) -> Rejected | None:
-        """The fastest candidate that was not chosen."""
-        return min(self.rejected, key=lambda r: r.predicted_ps, default=None)
+        """The fastest candidate that was not chosen; one that was dropped is never faster."""
+        return self._fastest(lambda _: True)
+
+    @property
+    def native_ps(self) -> int | None:
+        """Time of the transport's own collective; None where that is the choice."""
+        found = self._fastest(lambda r: r.name == "native")
+        return None if found is None else found.predicted_ps
 
     @property
     def margin(self) -> float | None:
         """Time of the runner-up over the time of the choice, minus 1; below 0 when a simpler one was preferred."""
         second = self.runner_up
-        return second.predicted_ps / self.predicted_ps - 1 if second and self.predicted_ps else None
+        if second is None or second.predicted_ps is None or not self.predicted_ps:
+            return None
+        return second.predicted_ps / self.predicted_ps - 1
+
+    def _fastest(self, among: Callable[[Rejected], bool]) -> Rejected | None:
+        timed = [(r.predicted_ps, i) for i, r in enumerate(self.rejected) if r.predicted_ps is not None and among(r)]
+        return self.rejected[min(timed)[1]] if timed else None
 
 
 class CodecUse(_Strict):
@@ -203,7 +223,7 @@ class PlanTopology(_Strict):
 class Plan(_Strict):
     """A whole plan."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    schema_: Annotated[Literal[2], Field(alias="schema")] = 2
     kind: Literal["zipplan-plan"] = "zipplan-plan"
     made_by: str
     calibration: str

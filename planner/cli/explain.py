@@ -146,7 +146,8 @@ def _show_range(row: Range, near: int | None, entry: Entry, flips: dict[int, lis
         losers.add_column(min_width=len("999 ms"), justify="right", no_wrap=True)
         losers.add_column()
         for loser in point.rejected:
-            losers.add_row(loser.label, format_time(loser.predicted_ps), loser.reason)
+            time = "" if loser.predicted_ps is None else format_time(loser.predicted_ps)
+            losers.add_row(loser.label, time, loser.reason)
         out.print(Padding(losers, (0, 0, 0, 6), expand=False))
         for line in (*_codec_lines(point), *_flip_lines(flips.get(id(point), []))):
             out.print(Padding(line, (0, 0, 0, 6), expand=False), style="dim")

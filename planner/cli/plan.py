@@ -142,8 +142,8 @@ def show(made: Plan) -> None:
     for entry in made.entries:
         for choice in entry.choices:
             for point in choice.points:
-                native = next((r.predicted_ps for r in point.rejected if r.name == "native"), point.predicted_ps)
-                second = min(point.rejected, key=lambda r: r.predicted_ps, default=None)
+                native = point.native_ps or point.predicted_ps
+                second = point.runner_up
                 rows.add_row(
                     entry.collective,
                     format_size(point.size_bytes),
@@ -154,6 +154,6 @@ def show(made: Plan) -> None:
                     f"{format_time(point.low_ps)} – {format_time(point.high_ps)}",
                     f"{native / point.predicted_ps:.2f}×" if point.predicted_ps else "n/a",
                     second.label if second else "none",
-                    format_time(second.predicted_ps) if second else "",
+                    format_time(second.predicted_ps) if second and second.predicted_ps is not None else "",
                 )
     out.print(rows)

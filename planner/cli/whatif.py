@@ -151,6 +151,7 @@ def _document(study: Study, cases: list[Where], outcomes: list[Outcome]) -> dict
                     {"name": name, "time_us": round(time / 1e6, 3), "reason": why}
                     for name, time, why in outcome.candidates
                 ],
+                "dropped": [{"name": name, "reason": why} for name, why in outcome.dropped],
             }
         )
     return {

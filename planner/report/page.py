@@ -118,12 +118,11 @@ def _table(study: Study, cases: Sequence[Where], outcomes: Sequence[Outcome]) ->
     )
     rows = []
     for case, o in zip(cases, outcomes, strict=True):
-        others = "<br>".join(
-            f"{escape(n)} {format_time(t)}: {escape(why)}" for n, t, why in o.candidates if why != "chosen"
-        )
+        told = [f"{n} {format_time(t)}: {why}" for n, t, why in o.candidates if why != "chosen"]
+        others = "<br>".join(map(escape, (*told, *(f"{n} {why}" for n, why in o.dropped))))
         cells = [*(escape(value) for _, value in case.at), escape(o.choice), format_time(o.time), format_time(o.native),
                  f"{o.gain:.2f}×", escape(o.busiest.removeprefix("busiest ")),
-                 f"<details><summary>{len(o.candidates)}</summary>{others}</details>"]  # fmt: skip
+                 f"<details><summary>{len(o.candidates) + len(o.dropped)}</summary>{others}</details>"]  # fmt: skip
         paid = "" if o.choice == "native" else ' class="pays"'
         rows.append(f"<tr{paid}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     table = f'<table class="cases"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'

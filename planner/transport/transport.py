@@ -65,8 +65,20 @@ class Carried:
     latency: int
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What an exchange takes when nothing else is on the links, ps: before its flows, while they flow, after them."""
+
+    launch: int
+    wire: float
+    latency: int
+
+
 class Transport:
     """Lowers exchanges on a cluster; remembers what it lowered."""
+
+    beyond = 1.0
+    """How far beyond the rates of the links its exchanges may go."""
 
     def __init__(
         self,
@@ -108,6 +120,12 @@ class Transport:
         best = self.price(way, self.running, protocol, exchange, sent)
         sizes = way.share * sent * np.where(way.across, best.stretch[1], best.stretch[0])
         return Carried(algorithm, best.protocol, way.paths, sizes, round(best.launch), round(best.latency))
+
+    def alone(self, exchange: Exchange, group: range, sent: float) -> Alone:
+        """The times of `carry` on the links that it loads most, without its flows."""
+        algorithm, protocol = self.pick(exchange, group, sent)
+        best = self.price(self.way(algorithm, exchange, group), self.running, protocol, exchange, sent)
+        return Alone(round(best.launch), best.wire, round(best.latency))
 
     def price(self, way: Way, constants: Constants, protocol: str, exchange: Exchange, sent: float) -> Price:
         """One way with one protocol."""
@@ -185,7 +203,9 @@ class Transport:
         nodes = by_node(self.cluster, group)
         if self.forced in names:
             # Without SHARP in the network, NVLS across nodes is NVLSTree, and NVLSTree inside one is NVLS.
-            if self.forced.startswith("nvls") and len(nodes[0]) < NVLS_FROM:
+            # NVLSTree only sums: a gather across nodes is left to the ring.
+            alone = len(nodes) == 1 or exchange is Exchange.ALL_REDUCE
+            if self.forced.startswith("nvls") and not (alone and len(nodes[0]) >= NVLS_FROM):
                 return self._usual(exchange, nodes)
             if self.forced.startswith("nvls"):
                 trees = len(nodes) > 1 and not (self.forced == "nvls" and self._reduces(exchange))

@@ -105,14 +105,14 @@ class Case(Where):
         search = self.search()
         decision = search.decide(self.size)
         best = decision.best
-        results = [best, *(result for result, _ in decision.others)]
         reasons = ["chosen", *(reason for _, reason in decision.others)]
         return Outcome(
             choice=best.label,
             time=best.time,
-            native=next(r.time for r in results if r.schedule.name == "native"),
+            native=decision.native.time,
             busiest=search.busiest(best).removeprefix("; "),
-            candidates=tuple((r.label, r.time, why) for r, why in zip(results, reasons, strict=True)),
+            candidates=tuple((r.label, r.time, why) for r, why in zip(decision.results, reasons, strict=True)),
+            dropped=tuple((d.label, d.reason) for d in decision.dropped),
         )
 
 
@@ -159,7 +159,8 @@ def _search(case: Case) -> Search:
 class Outcome:
     """What the planner decides for a case; times in ps.
 
-    `candidates`: (label, time, reason), the chosen one first; of a step its collectives. `busiest`: what bounds it.
+    `candidates`: (label, time, reason), the chosen one first; of a step its collectives. `dropped`: (label, reason) of
+    those that were not simulated, since a bound shows that they lose. `busiest`: what bounds it.
     """
 
     choice: str
@@ -167,6 +168,7 @@ class Outcome:
     native: int
     busiest: str
     candidates: tuple[tuple[str, int, str], ...]
+    dropped: tuple[tuple[str, str], ...] = ()
 
     @property
     def gain(self) -> float:
@@ -194,7 +196,8 @@ class Outcome:
     def from_json(cls, data: dict[str, Any]) -> Outcome:
         """Raises KeyError, TypeError or ValueError for anything that `to_json` did not make."""
         candidates = tuple((str(n), int(t), str(why)) for n, t, why in data["candidates"])
-        return cls(**{**data, "candidates": candidates})
+        dropped = tuple((str(n), str(why)) for n, why in data["dropped"])
+        return cls(**{**data, "candidates": candidates, "dropped": dropped})
 
 
 def evaluate(case: Where) -> Outcome:

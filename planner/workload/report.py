@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zipplan.planner.contention import Cost, Shares
 from zipplan.planner.errors import ConfigError
@@ -64,12 +64,6 @@ def run_call(search: Search, result: Result, call: Call, shares: Shares) -> Cost
         rates = search.rates[result.wire.codec]
         timeline = simulate(result.schedule, search.cluster, call.size, result.wire, search.transport, rates, skew)
     return shares.cost(result.schedule, timeline, search.transport)
-
-
-def native(decision: Decision) -> Result:
-    """The transport's own collective among the candidates."""
-    results = (decision.best, *(result for result, _ in decision.others))
-    return next(result for result in results if result.schedule.name == "native")
 
 
 def distinct(sizes: Iterable[int]) -> list[int]:
@@ -138,7 +132,7 @@ class _Table:
         table = cls(search, calls, found, {}, {})
         for call in calls:
             decision = table._decision(call)
-            table.raw[call] = run_call(search, native(decision), call, shares)
+            table.raw[call] = run_call(search, decision.native, call, shares)
             table.planned[call] = run_call(search, decision.best, call, shares)
         return table
 
@@ -157,10 +151,9 @@ class _Table:
         decisions = []
         for _, _, rows in self.found:
             for decision in rows:
-                results = (decision.best, *(result for result, _ in decision.others))
-                best = native(decision)
-                lost = tuple(
-                    (r, why if r.time < best.time else self.search.reason(r, best)) for r in results if r is not best
-                )
-                decisions.append(Decision(best, lost))
+                best = decision.native
+                others = (r for r in decision.results if r is not best)
+                lost = tuple((r, why if r.time < best.time else self.search.reason(r, best)) for r in others)
+                dropped = tuple(replace(d, reason=why) if d.at_least < best.time else d for d in decision.dropped)
+                decisions.append(Decision(best, lost, dropped))
         self.found = [(0, None, decisions)]
