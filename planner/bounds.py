@@ -1,13 +1,13 @@
 """Lower bounds of a schedule's time, without simulating it: whatever shares a resource cannot finish before it has.
 
-Links: a set of ranks (one rank, the nodes of one leaf switch, one node) must send and receive certain bytes through the
-links that join it to the rest, however the transport routes them (`crossing`). Codec: a rank has one engine. Stages:
+Links: a set of ranks (one rank, one node, the nodes of one leaf switch) must send and receive certain bytes through the
+links that join it to the rest, however the transport routes them (`crossing`). What holds for a collective whatever the
+schedule, over every set of ranks, is in trees/cut.py. Codec: a rank has one engine. Stages:
 what waits for something starts after it, even if nothing else is on the links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,8 @@ from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.schedule import Axis, Exchange, Op, Payload, Schedule, Stage
 from zipplan.planner.simulate import Skew
 from zipplan.planner.topology import Cluster
-from zipplan.planner.topology.node import NodeTemplate
 from zipplan.planner.transport import Transport
+from zipplan.planner.trees.cut import Network
 from zipplan.planner.units import PS_PER_SECOND, format_time
 
 _ROUNDING = 1 - 1e-9
@@ -90,7 +90,7 @@ class Bounds:
 
     def __init__(self, cluster: Cluster, transport: Transport) -> None:
         self.cluster, self.transport = cluster, transport
-        self._sides = _distinct(_sides(cluster)) if cluster.ranks > 1 else []
+        self._sides = _sides(cluster) if cluster.ranks > 1 else []
 
     def of(self, schedule: Schedule, size: int, wire: Wire, rates: Rates, skew: Skew | None = None) -> list[Bound]:
         """Every bound for a message of `size` bytes."""
@@ -152,60 +152,18 @@ def _sent(stage: Stage, schedule: Schedule, wire: Wire, part: int) -> float:
     return schedule.buffer_slots[stage.src] * wire.bytes(stage.payload, part)
 
 
-def _sides(cluster: Cluster) -> Iterator[_Side]:
-    """Every rank, every node, the nodes of every leaf switch; alike ones may come once or often."""
-    for number, template in enumerate(cluster.templates):
-        nodes = np.flatnonzero(cluster.template_of == number)
-        for node0 in {int(node) == 0 for node in nodes}:
-            for local, device in enumerate(cluster.devices):
-                out, into = _ports(cluster, template, device)
-                yield _Side("the links of one rank", 0, node0, local == 0, out, into)
-            if cluster.nodes > 1:
-                nics = {template.nic_of[device] for device in cluster.devices}
-                out, into = (
-                    sum(template.edges[port[nic]].bandwidth for nic in nics)
-                    for port in (template.port_out, template.port_in)
-                )
-                yield _Side("the NICs of one node", 1, node0, True, out, into)
-    yield from _leaves(cluster)
-
-
-def _ports(cluster: Cluster, template: NodeTemplate, device: str) -> tuple[int, int]:
-    """Bytes/s out of a rank's device and into it, over the links that lead to other ranks and to its NIC."""
-    ends = [other for other in cluster.devices if other != device]
-    if cluster.nodes > 1:
-        ends.append(template.nic_of[device])
-    away = {template.path(device, end).edges[0] for end in ends}
-    here = {template.path(end, device).edges[-1] for end in ends}
-    out, into = (sum(template.edges[edge].bandwidth for edge in edges) for edges in (away, here))
-    return out, into
-
-
-def _leaves(cluster: Cluster) -> Iterator[_Side]:
-    """The nodes that only they are cabled to one set of switches, with the links from these switches to others."""
-    nodes: dict[frozenset[str], list[int]] = {}
-    for node, row in enumerate(cluster.fabric.attach):
-        nodes.setdefault(frozenset(row), []).append(node)
-    if len(nodes) == 1 or sum(map(len, nodes)) > len(frozenset().union(*nodes)):  # all alike, or sets that overlap
-        return
-    side_of = {switch: leaves for leaves in nodes for switch in leaves}
-    out, into = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0)
-    for edge in cluster.fabric.edges:
-        start, end = side_of.get(edge.src), side_of.get(edge.dst)
-        if start != end:
-            if start is not None:
-                out[start] += edge.bandwidth
-            if end is not None:
-                into[end] += edge.bandwidth
-    for leaves, members in nodes.items():
-        if out[leaves] and into[leaves]:
-            what = f"the links above {min(leaves)}" + (f" and {len(leaves) - 1} more" if len(leaves) > 1 else "")
-            yield _Side(what, len(members), 0 in members, True, out[leaves], into[leaves])
-
-
-def _distinct(sides: Iterator[_Side]) -> list[_Side]:
-    """One of those that differ in name only."""
-    found: dict[tuple[int, bool, bool, int, int], _Side] = {}
-    for side in sides:
-        found.setdefault((side.nodes, side.node0, side.local0, side.out, side.into), side)
-    return list(found.values())
+def _sides(cluster: Cluster) -> list[_Side]:
+    """Every rank, every node, the nodes of every leaf switch; one of those that are alike."""
+    network = Network(cluster, reverse=False)
+    rank = np.arange(cluster.ranks)
+    kinds = ("the links of one rank", "the NICs of one node", "the links above the leaf switches of {} nodes")
+    found = []
+    for what, parts in zip(kinds, network.partitions, strict=False):
+        nodes = parts.ranks // cluster.ranks_per_node if parts is not network.partitions[0] else 0 * parts.ranks
+        node0, local0 = np.zeros((2, len(parts.ranks)), dtype=np.int64)
+        home = parts.of[network.devices.rank]
+        node0[home[rank < cluster.ranks_per_node]] = 1
+        local0[home[rank % cluster.ranks_per_node == 0]] = 1
+        for row in np.unique(np.stack((nodes, node0, local0, parts.out, parts.into)), axis=1).T.tolist():
+            found.append(_Side(what.format(row[0]), row[0], bool(row[1]), bool(row[2]), row[3], row[4]))
+    return found

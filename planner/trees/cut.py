@@ -81,7 +81,7 @@ def cut_bound(cluster: Cluster, collective: str, root: int = 0) -> CutBound:
         raise ConfigError(f"no cut bound for {collective!r}; {nearest(collective, BOUNDED)}")
     if cluster.ranks == 1:
         return CutBound(collective, Fraction(0), None)
-    network = _Network(cluster, reverse=collective == "reduce_scatter")
+    network = Network(cluster, reverse=collective == "reduce_scatter")
     if collective in ("all_gather", "reduce_scatter"):
         return network.shared(collective)
     return network.whole(collective, root)
@@ -97,7 +97,7 @@ def two_phase_bound(cluster: Cluster) -> Fraction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Parts:
     """The machine taken apart: part of each device (−1: none), ranks in each part, bytes/s out of and into each."""
 
     of: Ints
@@ -106,7 +106,7 @@ class _Parts:
     into: Ints
 
 
-class _Network:
+class Network:
     """Capacities between numbered devices; `reverse` turns every link round."""
 
     def __init__(self, cluster: Cluster, reverse: bool) -> None:
@@ -196,7 +196,7 @@ class _Network:
 
     # ---- plain cuts, from arrays alone
 
-    def plain(self) -> Iterator[tuple[_Parts, int, bool, int, int]]:
+    def plain(self) -> Iterator[tuple[Parts, int, bool, int, int]]:
         """(partition, part, whether out of it, bytes/s, ranks in it), each different one once."""
         for parts in self.partitions:
             for out, rates in ((True, parts.out), (False, parts.into)):
@@ -205,7 +205,7 @@ class _Network:
                     yield parts, part, out, int(rates[part]), int(parts.ranks[part])
 
     @cached_property
-    def partitions(self) -> list[_Parts]:
+    def partitions(self) -> list[Parts]:
         """Into ranks; into nodes; into groups of nodes under the same leaves, with leaves that only they use."""
         by_rank = np.full(len(self.devices.names), -1)
         by_rank[self.devices.rank] = np.arange(self.cluster.ranks)
@@ -225,7 +225,7 @@ class _Network:
             found += [self.devices.node, by_leaf] if len(group) > 1 else [self.devices.node]
         return [self._parts(of) for of in found]
 
-    def _parts(self, of: Ints) -> _Parts:
+    def _parts(self, of: Ints) -> Parts:
         count = int(of.max()) + 1
         a, b = of[self.src], of[self.dst]
         rates = []
@@ -234,9 +234,9 @@ class _Network:
             crossing = (a != b) & (mine >= 0)
             np.add.at(total, mine[crossing], self.devices.capacity[crossing])
             rates.append(total)
-        return _Parts(of, np.bincount(of[self.devices.rank], minlength=count), rates[0], rates[1])
+        return Parts(of, np.bincount(of[self.devices.rank], minlength=count), rates[0], rates[1])
 
-    def _side(self, parts: _Parts, part: int, out: bool) -> Mask:
+    def _side(self, parts: Parts, part: int, out: bool) -> Mask:
         """The devices on the sending side."""
         inside: Mask = (parts.of == part) == out
         return inside

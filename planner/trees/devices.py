@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zipplan.planner.topology import Cluster
+from zipplan.planner.topology.model import kind_of
 from zipplan.planner.topology.node import PORT
 
 Ints = NDArray[np.int64]
@@ -18,7 +19,7 @@ class Devices:
     """src, dst, capacity (bytes/s), link (number in the cluster): one entry per link in use. rank: device by rank.
 
     node: node by device, −1 for switches of the fabric. Inside one node there is no detour through the network, so
-    links of kind `nic` are left out there.
+    links to NICs are left out there.
     """
 
     names: list[str]
@@ -44,9 +45,9 @@ def devices_of(cluster: Cluster) -> Devices:
         names += [f"n{node}/{device}" for device in template.devices]
         rank += [place[device] for device in cluster.devices]
         for i, edge in enumerate(template.edges):
+            if alone and "nic" in (kind_of(edge.src), kind_of(edge.dst)):
+                continue
             if edge.kind == "nic":
-                if alone:
-                    continue
                 nic = edge.src if edge.dst == PORT else edge.dst
                 place[PORT] = number[cluster.fabric.attach[node][template.nics.index(nic)]]
             ends.append((place[edge.src], place[edge.dst]))

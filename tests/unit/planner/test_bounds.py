@@ -57,7 +57,7 @@ def test_narrow_links_between_leaf_switches_are_named_and_nearly_reached() -> No
     cluster = build_cluster(changed.machine(load_machine("hgx-h100")), nodes=4)
     found, time = bounds_of(Search(cluster, Collective.ALL_TO_ALL, "bf16", GAUSSIAN), "native", 1024 * M)
     above = max(found.values(), key=lambda b: b.time)
-    assert above.what.startswith("the links above leaf")
+    assert above.what.startswith("the links above the leaf")
     assert 0.8 * time <= above.time <= time
 
 
