@@ -117,16 +117,18 @@ class Shared:
         self._verified: set[Schedule] = set()
 
     def schedules(self, collective: Collective, codecs: Sequence[str]) -> list[Schedule]:
-        """The candidates, verified; those that differ only in their codec move the same slots. Raises ScheduleError."""
+        """The candidates, verified; those that differ only in codec and chunks move the same slots.
+
+        Raises ScheduleError.
+        """
         key = collective, tuple(codecs)
         if key not in self._schedules:
             cluster = self.cluster
             found = list(candidates(collective, cluster.nodes, cluster.ranks_per_node, codecs, cluster.transport.kind))
             for schedule in found:
-                shape = replace(schedule, codec="")
-                if shape not in self._verified:
-                    verify(schedule)
-                    self._verified.add(shape)
+                shape = replace(schedule, name="", codec="", chunks=1)
+                verify(schedule, values=shape not in self._verified)
+                self._verified.add(shape)
             self._schedules[key] = found
         return self._schedules[key]
 

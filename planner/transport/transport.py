@@ -157,7 +157,8 @@ class Transport:
         """What decides a pick: on equal nodes, groups of as many ranks on as many nodes get the same."""
         if len(self.cluster.templates) > 1:
             return exchange, group
-        return exchange, (len(by_node(self.cluster, group)), len(group))
+        first, last = (rank // self.cluster.ranks_per_node for rank in (group[0], group[-1]))
+        return exchange, (min(len(group), last - first + 1), len(group))
 
     def _picks(self, exchange: Exchange, group: range) -> list[tuple[float, Pick]]:
         """(bytes that a rank puts in from which it holds, pick), for all sizes."""

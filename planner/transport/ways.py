@@ -37,8 +37,8 @@ class Way:
     """One exchange on one group: `share[i]` × (bytes that each rank puts in) flow along path i.
 
     across: whether a flow leaves its node. hop: latency of the links of the slowest step (inside, across), ps.
-    load: ps per byte on each link in use, (from flows inside, from flows across). moved: bytes that the busiest rank
-    sends, (inside, across), per byte put in.
+    load: ps per byte on the links in use, (from flows inside, from flows across), each pair once. moved: bytes that the
+    busiest rank sends, (inside, across), per byte put in.
     """
 
     algorithm: str
@@ -92,8 +92,9 @@ def build(cluster: Cluster, algorithm: str, hops: Hops, steps: Steps) -> Way:
         bytes_ = np.bincount(paths.links, (hops.share * chosen)[paths.owner], len(rate))
         load.append(bytes_[used] / rate[used])
         moved.append(float(np.bincount(hops.src, hops.share * chosen).max(initial=0)))
+    inside, beyond = np.unique(np.stack(load), axis=1)
     hop = int(latency[~across].max(initial=0)), int(latency[across].max(initial=0))
-    return Way(algorithm, paths, hops.share, across, steps, hop, (load[0], load[1]), (moved[0], moved[1]))
+    return Way(algorithm, paths, hops.share, across, steps, hop, (inside, beyond), (moved[0], moved[1]))
 
 
 def by_node(cluster: Cluster, group: range) -> list[list[int]]:
