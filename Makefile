@@ -14,7 +14,7 @@ PEER := zipnn==0.5.4
 FOLDERS := planner executor kernels topologies
 SOURCES := $(wildcard kernels/csrc/*.cpp kernels/csrc/*.h)
 
-.PHONY: help setup test lint demo lab bench bench-simulator docs lock clean
+.PHONY: help setup test lint demo lab bench bench-planner bench-simulator docs lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -55,6 +55,9 @@ bench: setup ## measure the codec, and raw against planned collectives with four
 
 bench-simulator: setup ## time, memory and event rate of the simulator against GPUs, into docs/benchmarks (minutes)
 	@$(BIN)/python scripts/simulator_speed.py > docs/benchmarks/simulator.md
+
+bench-planner: setup ## time and memory of a whole plan against GPUs, into docs/benchmarks (minutes)
+	@$(BIN)/python scripts/plan_speed.py > docs/benchmarks/planner.md
 
 docs: setup ## docs/machines.md and docs/validation.md from topologies/, and the API reference as HTML into site/
 	@$(BIN)/python scripts/machines.py > docs/machines.md

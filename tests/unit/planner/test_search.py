@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from zipplan.planner.make import entry_of, make_plan
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.schedule import Collective
-from zipplan.planner.search import HYSTERESIS, Decision, Result, Search, Shared
+from zipplan.planner.search import HYSTERESIS, MODEL_RANGE, Decision, Result, Search, Shared
 from zipplan.planner.settings import Settings
 from zipplan.planner.topology import Cluster, build_cluster, load_machine, parse_machine
 from zipplan.planner.topology.write import to_toml
@@ -128,6 +129,41 @@ def test_values_of_schedules_alike_are_followed_once(monkeypatch: pytest.MonkeyP
     for dtype in ("bf16", "fp16", "u8"):
         Search(shared.cluster, Collective.ALL_GATHER, dtype, GAUSSIAN, shared=shared)
     assert followed == ["native", "zipped", "zipped-across-nodes"]
+
+
+@pytest.mark.parametrize("machine", ["gloo", "rails", "ethernet"])
+def test_ties_go_to_the_simpler_and_the_file_says_so(machine: str) -> None:
+    """Whoever is faster than the choice is within the hysteresis and less simple; whoever is simpler is beyond it."""
+    cluster, _ = MACHINES[machine]
+    plan = make_plan(cluster, list(Collective), [K << i for i in range(8, 20)], "bf16", GAUSSIAN)
+    ties = 0
+    for entry in plan.entries:
+        order = [s.name for s in Search(cluster, entry.collective, "bf16", GAUSSIAN).schedules]
+        for row in entry.choices:
+            mine = order.index(row.schedule.name)
+            for point in row.points:
+                timed = [(r, r.predicted_ps) for r in point.rejected if r.predicted_ps is not None]
+                fastest = min(point.predicted_ps, *(time for _, time in timed))
+                assert point.predicted_ps <= fastest * (1 + HYSTERESIS)
+                assert point.margin is not None
+                assert -HYSTERESIS <= point.margin == min(time for _, time in timed) / point.predicted_ps - 1
+                for rejected, time in timed:
+                    if time <= point.predicted_ps:
+                        assert order.index(rejected.name) > mine
+                        assert rejected.reason.endswith("the simpler schedule is preferred")
+                        ties += 1
+                    elif order.index(rejected.name) < mine:
+                        assert time > fastest * (1 + HYSTERESIS)
+    assert ties
+
+
+def test_hysteresis_and_range_are_the_errors_on_the_validation_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "validation.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| all points"))
+    median, p90 = (float(cell) / 100 for cell in row.split("|")[3:5])
+    assert median < HYSTERESIS < p90
+    low, high = MODEL_RANGE["nccl"]
+    assert 1 - low == pytest.approx(high - 1) == pytest.approx(p90, abs=0.01)
 
 
 def test_the_file_and_explain_keep_bounds_and_times_apart() -> None:
