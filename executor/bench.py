@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zipplan.executor import commands, need_torch
-from zipplan.executor.commands import TransportFailed, need_ranks, say
+from zipplan.executor.commands import RanksCommand, TransportFailed, need_ranks, refuse
 from zipplan.planner.errors import ConfigError, ZipplanError
 from zipplan.planner.units import format_size, parse_size
 
 if TYPE_CHECKING:
-    from zipplan.executor.measure import Row
+    from zipplan.executor.measure import Bench, Row
     from zipplan.executor.session import Session
+    from zipplan.executor.show import Skipped
+    from zipplan.planner.plan import Entry, Plan
 
 EXAMPLE = "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan plan.json"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"Example: {EXAMPLE}")
+@click.command(cls=RanksCommand, context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"Example: {EXAMPLE}")
 @click.option("--plan", metavar="FILE", help="Plan file.  [default: ZIPPLAN_PLAN]")
 @click.option("-b", "--begin", metavar="S", help="Smallest size (1K is 1024).  [default: the sizes that were planned]")
 @click.option("-e", "--end", metavar="S", help="Largest size.  [default: as -b]")
@@ -73,6 +75,7 @@ def run(options: dict[str, Any], sizes: list[int]) -> int:
     import torch
     import torch.distributed as dist
 
+    from zipplan.executor.measure import Bench
     from zipplan.executor.start import init
 
     timeout = timedelta(seconds=options["timeout"])
@@ -95,14 +98,13 @@ def run(options: dict[str, Any], sizes: list[int]) -> int:
             )
             if session.plan is None:
                 raise ConfigError("no plan: give --plan FILE or set ZIPPLAN_PLAN")
+            meter = Bench(session, device, options["iters"], options["warmup"], options["check"])
+            entries, skipped = _measurable(session.plan, meter)
         except ZipplanError as error:
-            # All ranks fail alike here. torchrun ends the others when the first one exits: let each speak first.
-            say(str(error))
-            dist.barrier()
-            return 2
-        rows = _measure(session, device, sizes, options)
+            return refuse(error)
+        rows = _measure(meter, [(e, size) for e in entries for size in (sizes or e.sizes_planned)], options["timeout"])
         if dist.get_rank() == 0:
-            _print(session, rows, options)
+            _print(session, rows, skipped, options)
         dist.barrier()
         return 0 if all(row.bits_identical is not False for row in rows) else 1
     finally:
@@ -110,15 +112,25 @@ def run(options: dict[str, Any], sizes: list[int]) -> int:
         dist.destroy_process_group()
 
 
-def _measure(session: Session, device: Any, sizes: list[int], options: dict[str, Any]) -> list[Row]:
+def _measurable(plan: Plan, meter: Bench) -> tuple[list[Entry], list[Skipped]]:
+    """Tables of the plan that can run here, and those that cannot. Raises ConfigError when none can."""
+    skipped: list[Skipped] = []
+    entries = []
+    for entry in plan.entries:
+        why = meter.missing(entry.collective, entry.dtype)
+        if why is None:
+            entries.append(entry)
+        else:
+            skipped.append({"collective": str(entry.collective), "dtype": entry.dtype, "reason": why})
+    if not entries:
+        raise ConfigError(f"nothing of the plan can run here: {'; '.join(dict.fromkeys(s['reason'] for s in skipped))}")
+    return entries, skipped
+
+
+def _measure(meter: Bench, work: list[tuple[Entry, int]], timeout: int) -> list[Row]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from zipplan.executor.measure import Bench
-
-    assert session.plan is not None
-    work = [(e, size) for e in session.plan.entries for size in (sizes or e.sizes_planned)]
-    run = Bench(session, device, options["iters"], options["warmup"], options["check"])
     first = os.environ["RANK"] == "0"
     rows = []
     with Progress(console=Console(stderr=True), transient=True, disable=not (first and sys.stderr.isatty())) as bar:
@@ -127,23 +139,23 @@ def _measure(session: Session, device: Any, sizes: list[int], options: dict[str,
             what = f"{entry.collective} {entry.dtype} {format_size(size)}"
             bar.update(task, description=what)
             # The transport's own timeout ends a collective that hangs; this ends a rank that hangs anywhere else.
-            faulthandler.dump_traceback_later(10 * options["timeout"], exit=True)
+            faulthandler.dump_traceback_later(10 * timeout, exit=True)
             try:
-                rows.append(run.row(entry.collective, entry.dtype, size))
+                rows.append(meter.row(entry.collective, entry.dtype, size))
             except RuntimeError as error:  # what the transport raises when a peer ended or a timeout passed
                 raise TransportFailed(what, error) from error
             bar.advance(task)
     return rows
 
 
-def _print(session: Session, rows: list[Row], options: dict[str, Any]) -> None:
+def _print(session: Session, rows: list[Row], skipped: list[Skipped], options: dict[str, Any]) -> None:
     from zipplan.executor.show import document, print_tables
 
     path = options["plan"] or os.environ["ZIPPLAN_PLAN"]
     if options["as_json"]:
-        click.echo(json.dumps(document(session, path, rows), indent=1, allow_nan=False))
+        click.echo(json.dumps(document(session, path, rows, skipped), indent=1, allow_nan=False))
     else:
-        print_tables(session, Path(path).name, rows)
+        print_tables(session, Path(path).name, rows, skipped)
 
 
 def main() -> None:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zipplan.executor import need_torch
-from zipplan.executor.commands import TransportFailed, main, need_ranks, say
+from zipplan.executor.commands import RanksCommand, TransportFailed, main, need_ranks, refuse
 from zipplan.planner.calibration import Calibration, Curve, ExchangeCurve, LinkCurve, StageCurve, fit
+from zipplan.planner.cli.entry import say
 from zipplan.planner.costs import CODECS
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.plan import zipplan_version
@@ -36,7 +37,7 @@ _EXCHANGES = (Exchange.ALL_GATHER, Exchange.ALL_TO_ALL, Exchange.REDUCE_SCATTER,
 Make = Callable[[int], Callable[[], object]]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"Example: {EXAMPLE}")
+@click.command(cls=RanksCommand, context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"Example: {EXAMPLE}")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Calibration file."
 )
@@ -59,7 +60,10 @@ def calibrate(
         raise ConfigError(f"--dtype: no codec serves {dtype!r}; {nearest(dtype, CODECS)}")
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     try:
-        made = measure(sizes, dtype, ranks_per_node)
+        try:
+            made = measure(sizes, dtype, ranks_per_node)
+        except ConfigError as error:
+            return refuse(error)
         if dist.get_rank() == 0:
             made.save(output)
             _show(made, output)

@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import sys
+from typing import NoReturn
 
 import click
 
+from zipplan.planner.cli.entry import say, start
 from zipplan.planner.errors import CollectiveError, ConfigError, ZipplanError
 
 
@@ -44,26 +46,29 @@ MODULES = {
 """The module of each command."""
 
 
-def say(message: str, kind: str = "error") -> None:
-    """One message on stderr, with the rank that says it."""
-    rank = os.environ.get("RANK")
-    click.echo(f"zipplan: {kind}: {f'rank {rank}: ' if rank is not None else ''}{message}", err=True)
+class RanksCommand(click.Command):
+    """A command that torchrun starts: its help says how."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """torchrun and the module in place of the words that were typed."""
+        words = " ".join(self.collect_usage_pieces(ctx))
+        formatter.write_usage(f"torchrun --nproc-per-node R -m {MODULES[self.name or '']}", words)
 
 
-def main(command: click.Command) -> None:
-    """Exit 0 ok, 1 a check or a collective failed, 2 bad input; one message on stderr, no traceback."""
+def refuse(error: ZipplanError) -> int:
+    """Exit code 2 after an error that all ranks raise alike: the first rank of each host says it, then all leave.
+
+    A collective call: torchrun ends the other ranks when one exits, so nobody leaves before it has been said.
+    """
+    import torch.distributed as dist
+
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        say(str(error))
+    dist.barrier()
+    return 2
+
+
+def main(command: click.Command) -> NoReturn:
+    """As `zipplan` starts its commands, and with a traceback of all threads when a rank dies of a signal."""
     faulthandler.enable()
-    try:
-        code = command(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = 130
-    except click.ClickException as error:
-        say(error.format_message())
-        code = 2
-    except CollectiveError as error:
-        say(str(error))
-        code = 1
-    except (ZipplanError, ImportError) as error:
-        say(str(error))
-        code = 2
-    sys.exit(code)
+    start(command)

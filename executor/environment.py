@@ -34,7 +34,9 @@ LOG = Variable(
     ("warning", "debug", "info", "error"),
     "level of the logger `zipplan`; `info` writes the report when the process ends",
 )
-CACHE_DIR = Variable("ZIPPLAN_CACHE_DIR", (), "folder of compiled GPU kernels")
+CACHE_DIR = Variable(
+    "ZIPPLAN_CACHE_DIR", (), "folder of compiled GPU kernels and of what-if outcomes; else `~/.cache/zipplan`"
+)
 VARIABLES = (DISABLE, PLAN, CHECK, LOG, CACHE_DIR)
 
 _SAME = {"on": "1", "off": "0"}

@@ -61,6 +61,17 @@ class Bench:
         self.session, self.device = session, device
         self.iterations, self.warmup, self.check_bits = iterations, warmup, check_bits
 
+    def missing(self, collective: Collective, dtype_name: str) -> str | None:
+        """Why no message of this kind can be measured here; None when it can."""
+        if dtype_name not in DTYPES:
+            return f"dtype {dtype_name!r} is unknown to the executor; {nearest(dtype_name, DTYPES)}"
+        try:
+            if collective.reduces:
+                native.check_summable(DTYPES[dtype_name], self.session.backend)
+        except ConfigError as error:
+            return str(error)
+        return None
+
     def row(self, collective: Collective, dtype_name: str, size: int) -> Row:
         """Measure a message of about `size` bytes: whole elements for every rank, at least one."""
         case = _Case(self.session, self.device, collective, dtype_name, size)
@@ -134,8 +145,6 @@ class _Case:
     """Tensors of one collective: `given` stays; `input` and `output` (all-reduce: one tensor) are worked on."""
 
     def __init__(self, session: Session, device: torch.device, collective: Collective, dtype: str, size: int) -> None:
-        if dtype not in DTYPES:
-            raise ConfigError(f"dtype {dtype!r} in the plan is unknown here; {nearest(dtype, DTYPES)}")
         self.session, self.collective, self.dtype = session, collective, DTYPES[dtype]
         ranks, itemsize = session.ranks, self.dtype.itemsize
         parts = 1 if collective is Collective.ALL_REDUCE else ranks

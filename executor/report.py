@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zipplan.planner.units import format_size, format_time
+from zipplan.planner.units import format_time, short_size
 
 if TYPE_CHECKING:
     from zipplan.executor.session import Session
@@ -57,7 +57,7 @@ def text(session: Session) -> str:
         label = row["schedule"] if row["codec"] == "raw" else f"{row['schedule']} {row['codec']}"
         kind = f" ({row['kind']})" if row["kind"] else ""
         line = f"{row['collective']} of {row['dtype']}{kind}: {label}, {row['calls']} calls"
-        line += f", {format_size(row['bytes'] // row['calls'])} each"
+        line += f", {short_size(row['bytes'] // row['calls'])} each"
         if row["codec"] != "raw":
             line += f", ratio {row['ratio']:.3f} (expected {row['expected_ratio']:.3f})"
             line += f", {row['native_calls']} of them native" if row["native_calls"] else ""

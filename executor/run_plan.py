@@ -6,12 +6,12 @@ import click
 
 from zipplan.executor import need_torch
 from zipplan.executor.bench import run as measure
-from zipplan.executor.commands import TransportFailed, main, need_ranks
+from zipplan.executor.commands import RanksCommand, TransportFailed, main, need_ranks
 
 EXAMPLE = "torchrun --nproc-per-node 4 -m zipplan.executor.run_plan plan.json"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"Example: {EXAMPLE}")
+@click.command(cls=RanksCommand, context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"Example: {EXAMPLE}")
 @click.argument("plan", metavar="PLAN")
 @click.option("--ranks-per-node", type=click.IntRange(1), metavar="K", help="Rehearse nodes of K ranks on one host.")
 @click.option("--backend", type=click.Choice(["gloo", "nccl"]), default="gloo", show_default=True, help="Transport.")

@@ -11,10 +11,13 @@ from zipplan.executor.measure import Row
 from zipplan.executor.session import Session
 from zipplan.planner.units import format_size, format_time
 
+Skipped = dict[str, str]
+"""A table of the plan that cannot run here: collective, dtype, reason."""
+
 _VERDICT = {True: "yes", False: "NO", None: "not checked"}
 
 
-def document(session: Session, path: str, rows: list[Row]) -> dict[str, Any]:
+def document(session: Session, path: str, rows: list[Row], skipped: list[Skipped]) -> dict[str, Any]:
     """The JSON document of the bench; times in µs, bandwidths in 10⁹ bytes per second."""
     assert session.plan is not None
     return {
@@ -23,12 +26,13 @@ def document(session: Session, path: str, rows: list[Row]) -> dict[str, Any]:
         "transport": session.backend,
         "rehearsal": session.rehearsal,
         "rows": [row.to_json() for row in rows],
+        "skipped": skipped,
         "fallbacks": session.fallback_rows(),
     }
 
 
-def print_tables(session: Session, name: str, rows: list[Row]) -> None:
-    """One row per collective and size on stdout, then what went wrong and what ran natively."""
+def print_tables(session: Session, name: str, rows: list[Row], skipped: list[Skipped]) -> None:
+    """One row per collective and size on stdout, then what went wrong, what was skipped and what ran natively."""
     assert session.plan is not None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("collective", "dtype", "size", "schedule"):
@@ -63,5 +67,7 @@ def print_tables(session: Session, name: str, rows: list[Row]) -> None:
                 f"NOT identical: {row.collective} {row.dtype} {format_size(row.size_bytes)}: {row.problem}",
                 soft_wrap=True,
             )
+    for one in skipped:
+        console.print("skipped: {collective} of {dtype}: {reason}".format(**one), soft_wrap=True)
     for fallback in session.fallback_rows():
         console.print("native: {collective} of {dtype}, {calls} calls: {reason}".format(**fallback), soft_wrap=True)

@@ -10,9 +10,12 @@ from zipplan.planner.costs import Wire
 from zipplan.planner.schedule import Collective, Exchange, Payload, Schedule
 
 
-def bus_factor(collective: Collective, ranks: int) -> float:
+def bus_factor(collective: Collective | Exchange, ranks: int) -> float:
     """busbw / algbw; 0 for one rank."""
-    return (2 if collective is Collective.ALL_REDUCE else 1) * (ranks - 1) / ranks
+    kind = Exchange(collective)
+    if kind in (Exchange.BROADCAST, Exchange.REDUCE, Exchange.SEND_RECV):
+        return 1.0 if ranks > 1 else 0.0
+    return (2 if kind is Exchange.ALL_REDUCE else 1) * (ranks - 1) / ranks
 
 
 def gigabytes_per_second(size: float, ps: int) -> float:

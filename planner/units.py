@@ -87,6 +87,16 @@ def format_size(size: int) -> str:
     return str(size)
 
 
+def short_size(size: int) -> str:
+    """For a table: as `format_size` where that has at most four digits, else four digits of it: '416.0M', '64.25K'."""
+    exact = format_size(size)
+    if len(exact.rstrip("KMGT")) <= 4:
+        return exact
+    unit, power = next((u, p) for u, p in (("T", 40), ("G", 30), ("M", 20), ("K", 10)) if size >= 1 << p)
+    value = size / (1 << power)
+    return f"{value:.{2 if value < 100 else 1 if value < 1000 else 0}f}{unit}"
+
+
 def format_bandwidth(rate: float) -> str:
     """'50.0 GB/s' (decimal giga), '125 MB/s'."""
     for unit, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
 import click
 
-from zipplan.planner.errors import CollectiveError, ZipplanError, nearest
+from zipplan.planner.cli.entry import start
+from zipplan.planner.errors import nearest
 
 COMMANDS = {
     "plan": ("zipplan.planner.cli.plan:plan", "Choose the fastest schedule for each size and write plan.json."),
@@ -73,18 +73,5 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: exit 0 ok, 1 a check failed, 2 bad input; one message on stderr, never a traceback."""
-    try:
-        code = cli(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = 130
-    except click.ClickException as error:
-        error.show()
-        code = 2
-    except ZipplanError as error:
-        click.echo(f"zipplan: error: {error}", err=True)
-        code = 1 if isinstance(error, CollectiveError) else 2
-    except BrokenPipeError:  # `zipplan … | head`
-        sys.stderr.close()
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+    """Entry point."""
+    start(cli)

@@ -12,33 +12,62 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from zipplan.planner.cli.entry import say
 from zipplan.planner.costs import CODECS, ELEMENT_BYTES
 from zipplan.planner.errors import ConfigError, nearest
 from zipplan.planner.schedule import Collective
 from zipplan.planner.settings import UNCHANGED, Settings
-from zipplan.planner.topology import Cluster, build_cluster, load_machine
+from zipplan.planner.topology import Cluster, Imported, build_cluster, load_described
 from zipplan.planner.units import parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def cluster_options(command: F) -> F:
-    """--topology and what narrows or widens it."""
-    for option in reversed(
-        (
-            click.option(
-                "--topology", required=True, metavar="T", help="Shipped name, TOML file, or `nvidia-smi topo -m` text."
-            ),
-            click.option(
-                "--gpu", metavar="MODEL", help="GPU model, where the topology text does not tell (H100, A100, …)."
-            ),
-            click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
-            click.option("--ranks-per-node", type=click.IntRange(1), metavar="K", help="Use K ranks of each node."),
-            click.option("--gpus", metavar="LIST", help="Use these GPUs of each node: 0,2,5."),
-        )
+def part_options(command: F) -> F:
+    """--gpu, --nodes, --ranks-per-node, --gpus: what tells more of a machine, and narrows or widens it."""
+    for option in (
+        gpus_option,
+        click.option("--ranks-per-node", type=click.IntRange(1), metavar="K", help="Use K ranks of each node."),
+        click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
+        gpu_option,
     ):
         command = option(command)
     return command
+
+
+def cluster_options(command: F) -> F:
+    """--topology and `part_options`: the keyword arguments of `read_cluster`."""
+    return click.option(
+        "--topology", required=True, metavar="T", help="Shipped name, TOML file, or `nvidia-smi topo -m` text."
+    )(part_options(command))
+
+
+def gpu_option(command: F) -> F:
+    """--gpu."""
+    return click.option(
+        "--gpu", metavar="MODEL", help="GPU model, where the topology text does not tell (H100, A100, …)."
+    )(command)
+
+
+def gpus_option(command: F) -> F:
+    """--gpus."""
+    return click.option("--gpus", metavar="LIST", help="Use these GPUs of each node: 0,2,5.")(command)
+
+
+def profile_option(command: F) -> F:
+    """--profile."""
+    return click.option(
+        "--profile",
+        default="gaussian",
+        show_default=True,
+        metavar="P",
+        help="Shape of the values: gaussian[:σ], laplace, swiglu, relu, random.",
+    )(command)
+
+
+def dtype_option(command: F) -> F:
+    """--dtype of one message."""
+    return click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")(command)
 
 
 def calibration_option(command: F) -> F:
@@ -77,9 +106,20 @@ def read_cluster(
     gpus: str | None,
     settings: Settings = UNCHANGED,
 ) -> Cluster:
-    """The cluster that the options describe. Raises TopologyError or ConfigError."""
-    machine = settings.machine(load_machine(topology, gpu=gpu))
+    """The cluster that the options describe; what the machine's text leaves open is said on stderr.
+
+    Raises TopologyError or ConfigError.
+    """
+    described = load_described(topology, gpu=gpu)
+    warn(topology, described)
+    machine = settings.machine(described.machine)
     return build_cluster(machine, nodes=nodes, ranks_per_node=ranks_per_node, gpus=read_gpus(gpus))
+
+
+def warn(where: str, described: Imported) -> None:
+    """On stderr: what is odd in the text that a machine was read from."""
+    for sentence in described.warnings:
+        say(f"{where}: {sentence}", "warning")
 
 
 def read_gpus(text: str | None) -> tuple[int, ...] | None:

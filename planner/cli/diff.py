@@ -10,7 +10,7 @@ import click
 
 from zipplan.planner.cli.common import console, json_option, print_json, table
 from zipplan.planner.plan import Entry, Plan, Range
-from zipplan.planner.units import format_size, format_time
+from zipplan.planner.units import format_time, short_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ def _ranges(where: str, a: Entry, b: Entry) -> Iterator[Difference]:
         runs.append((start, stop, *pair))
     for start, stop, left, right in runs:
         if _choice(left) != _choice(right):
-            until = "∞" if stop is None else format_size(stop)
-            what = f"choice in [{format_size(start)}, {until})"
+            until = "∞" if stop is None else short_size(stop)
+            what = f"choice in [{short_size(start)}, {until})"
             same = left.label == right.label
             yield Difference(where, what, *(_told(row, same) for row in (left, right)))
 
@@ -110,7 +110,7 @@ def _times(where: str, a: Entry, b: Entry) -> Iterator[Difference]:
     for size in sorted({*left, *right}):
         if size not in left or size not in right:
             sides = ("planned" if size in side else None for side in (left, right))
-            yield Difference(where, f"size {format_size(size)}", *sides)
+            yield Difference(where, f"size {short_size(size)}", *sides)
         elif (old := left[size].predicted_ps) != (new := right[size].predicted_ps):
             change = f" ({new / old - 1:+.1%})" if old else ""
-            yield Difference(where, f"time at {format_size(size)}", format_time(old), format_time(new) + change)
+            yield Difference(where, f"time at {short_size(size)}", format_time(old), format_time(new) + change)

@@ -16,6 +16,7 @@ from rich.table import Table
 from zipplan.planner.cli.common import (
     calibration_option,
     console,
+    gpu_option,
     json_option,
     print_json,
     read_cluster,
@@ -30,7 +31,7 @@ from zipplan.planner.plan import Entry, Plan, Point, Range
 from zipplan.planner.schedule import Op, Stage
 from zipplan.planner.settings import Settings
 from zipplan.planner.topology import load_machine
-from zipplan.planner.units import format_bandwidth, format_size, format_time
+from zipplan.planner.units import format_bandwidth, format_time, short_size
 from zipplan.planner.whatif import Case, Flip, sensitivity
 from zipplan.planner.whatif.levers import REACH
 
@@ -47,7 +48,7 @@ WIDTH = 100  # columns where the output is no terminal; a terminal has its own
 @click.option(
     "--topology", metavar="T", help="The machine of the plan: then also what must change for another schedule to win."
 )
-@click.option("--gpu", metavar="MODEL", help="GPU model, where the topology text does not tell.")
+@gpu_option
 @click.option("--gpus", metavar="LIST", help="The GPUs of each node that the plan was made for.")
 @calibration_option
 @set_option
@@ -129,16 +130,16 @@ def _show_range(row: Range, near: int | None, entry: Entry, flips: dict[int, lis
     if not points:
         return
     out = console(WIDTH)
-    until = "∞" if row.stop is None else format_size(row.stop)
-    out.print(f"  sizes [{format_size(row.start)}, {until}): [bold]{row.label}[/bold], ratio {row.expected_ratio:.3f}")
+    until = "∞" if row.stop is None else short_size(row.stop)
+    out.print(f"  sizes [{short_size(row.start)}, {until}): [bold]{row.label}[/bold], ratio {row.expected_ratio:.3f}")
     stages = " → ".join(_stage_text(s, points[0]) for s in row.schedule.stages)
     out.print(Padding(stages, (0, 0, 0, 4), expand=False), style="dim")
     names = max(len(r.label) for p in points for r in p.rejected) if any(p.rejected for p in points) else 0
     for point in points:
         span = f"{format_time(point.low_ps)} – {format_time(point.high_ps)}"
-        scratch = f"scratch ≤ {point.scratch_bytes / 2**20:.1f} MiB"
+        scratch = f"scratch ≤ {short_size(point.scratch_bytes)}"
         out.print(
-            f"    [bold]{format_size(point.size_bytes)}: {format_time(point.predicted_ps)}[/bold] ({span}), {scratch}"
+            f"    [bold]{short_size(point.size_bytes)}: {format_time(point.predicted_ps)}[/bold] ({span}), {scratch}"
         )
         out.print(Padding(f"chosen{_margin(point)}", (0, 0, 0, 6), expand=False))
         losers = Table.grid(padding=(0, 2, 0, 0))

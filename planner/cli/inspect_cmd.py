@@ -27,7 +27,8 @@ def inspect(file: str, as_json: bool) -> None:
         shape = look(tensor)
         raw_bits = 8 * ITEM_BYTES[tensor.dtype]
         best = min(shape.bits, key=shape.bits.__getitem__, default="raw")
-        ratio = raw_bits / shape.bits[best] if shape.bits else None
+        saved = raw_bits / shape.bits[best] if shape.bits else None
+        worth = saved is not None and saved >= WORTH
         rows.append(
             {
                 "tensor": tensor.name,
@@ -39,8 +40,8 @@ def inspect(file: str, as_json: bool) -> None:
                 "zeros": shape.zeros,
                 "floor_bits": shape.floor_bits,
                 **{f"{name}_bits": bits for name, bits in shape.bits.items()},
-                "ratio": ratio,
-                "codec": best if ratio is not None and ratio >= WORTH else "raw",
+                "ratio": saved if worth or saved is None else 1.0,  # what is not worth a codec goes as it is
+                "codec": best if worth else "raw",
             }
         )
     total = sum(row["bytes"] for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -14,6 +15,7 @@ from zipplan.planner.cli.common import (
     console,
     json_option,
     print_json,
+    profile_option,
     read_cluster,
     read_collectives,
     read_dtypes,
@@ -28,7 +30,7 @@ from zipplan.planner.make import make_plan
 from zipplan.planner.plan import Plan, write_whole
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.settings import Settings
-from zipplan.planner.units import format_size, format_time
+from zipplan.planner.units import format_time, short_size
 from zipplan.planner.workload import load_workload, plan_workload, step_trace
 
 # By transport. `zipplan run` and `bench` execute what was planned: ranks on CPUs have no memory or time for 16 GiB.
@@ -53,13 +55,7 @@ SIZES = {"nccl": "1K,16K,256K,4M,64M,1G,16G", "gloo": "1K,16K,256K,4M,64M"}
     metavar="D[,D…]",
     help=f"Element types, or all: {', '.join(CODECS)}.",
 )
-@click.option(
-    "--profile",
-    default="gaussian",
-    show_default=True,
-    metavar="P",
-    help="Shape of the values: gaussian[:σ], laplace, swiglu, relu, random.",
-)
+@profile_option
 @click.option(
     "--workload", metavar="W", help="Plan the collectives of a training step instead: a shipped name or a TOML file."
 )
@@ -75,11 +71,7 @@ SIZES = {"nccl": "1K,16K,256K,4M,64M,1G,16G", "gloo": "1K,16K,256K,4M,64M"}
 @click.pass_context
 def plan(
     context: click.Context,
-    topology: str,
-    gpu: str | None,
-    nodes: int | None,
-    ranks_per_node: int | None,
-    gpus: str | None,
+    /,
     collective: str,
     size: str | None,
     dtype: str,
@@ -90,6 +82,7 @@ def plan(
     calibration: Path | None,
     changes: tuple[str, ...],
     as_json: bool,
+    **where: Any,
 ) -> None:
     """Choose the fastest schedule for every message size: candidates, verified, simulated, compared."""
     if workload is not None:
@@ -98,7 +91,7 @@ def plan(
                 raise ConfigError(f"--{name}: the workload says what is sent; give --workload or --{name}, not both")
         settings = Settings.read(changes, calibration)
         step = load_workload(workload)
-        planned = plan_workload(step, read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings), settings)
+        planned = plan_workload(step, read_cluster(**where, settings=settings), settings)
         written = save_plans(planned, output)
         if trace is not None:
             write_whole(trace, json.dumps(step_trace(planned), allow_nan=False))
@@ -115,7 +108,7 @@ def plan(
     sizes = None if size is None else read_sizes(size)
     shape = parse_profile(profile)
     settings = Settings.read(changes, calibration)
-    cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings)
+    cluster = read_cluster(**where, settings=settings)
     sizes = sizes or read_sizes(SIZES[cluster.transport.kind])
     made = make_plan(cluster, collectives, sizes, dtypes, shape, settings=settings, progress=not as_json)
     if output is not None:
@@ -146,7 +139,7 @@ def show(made: Plan) -> None:
                 second = point.runner_up
                 rows.add_row(
                     entry.collective,
-                    format_size(point.size_bytes),
+                    short_size(point.size_bytes),
                     entry.dtype,
                     choice.label,
                     f"{choice.expected_ratio:.2f}×",

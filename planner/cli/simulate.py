@@ -13,8 +13,10 @@ from zipplan.planner.cli.common import (
     calibration_option,
     cluster_options,
     console,
+    dtype_option,
     json_option,
     print_json,
+    profile_option,
     read_cluster,
     read_collectives,
     read_dtype,
@@ -47,7 +49,7 @@ costs: zipplan plan --workload. Ranks that arrive late: --set ranks.late=50us.
 @cluster_options
 @click.option("--collective", required=True, metavar="C", help="all_gather, reduce_scatter, all_reduce or all_to_all.")
 @click.option("--size", required=True, metavar="S[,S…]", help="Message sizes as nccl-tests counts them; 16M is 16 MiB.")
-@click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
+@dtype_option
 @click.option(
     "--codec",
     metavar="NAME",
@@ -63,7 +65,7 @@ costs: zipplan plan --workload. Ranks that arrive late: --set ranks.late=50us.
     metavar="A",
     help="ring, tree, nvls, nvlstree, collnetdirect, collnetchain (SHARP), direct or pat, where an exchange has it.",
 )
-@click.option("--profile", default="gaussian", show_default=True, metavar="P", help="Shape of the values.")
+@profile_option
 @click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -74,11 +76,6 @@ costs: zipplan plan --workload. Ranks that arrive late: --set ranks.late=50us.
 @set_option
 @json_option
 def simulate(
-    topology: str,
-    gpu: str | None,
-    nodes: int | None,
-    ranks_per_node: int | None,
-    gpus: str | None,
     collective: str,
     size: str,
     dtype: str,
@@ -91,6 +88,7 @@ def simulate(
     calibration: Path | None,
     changes: tuple[str, ...],
     as_json: bool,
+    **where: Any,
 ) -> None:
     """Predict the time of one collective; columns are those of nccl-tests, plus wirebw for encoded bytes."""
     kinds, sizes, dtype = read_collectives(collective), read_sizes(size), read_dtype(dtype)
@@ -102,7 +100,7 @@ def simulate(
         raise ConfigError(f"--codec: unknown {codec!r}; {nearest(codec, choices)}")
     shape = parse_profile(profile)
     settings = Settings.read(changes, calibration)
-    cluster = read_cluster(topology, gpu, nodes, ranks_per_node, gpus, settings)
+    cluster = read_cluster(**where, settings=settings)
     results = []
     for kind in kinds:
         search = Search(cluster, kind, dtype, shape, codec, algorithm, settings)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from zipplan.planner.cli.common import console, table
-from zipplan.planner.units import format_time
+from zipplan.planner.units import format_time, short_size
 from zipplan.planner.workload import Planned, StepTime
 
 
@@ -39,7 +39,7 @@ def show_step(planned: Planned, written: list[Path]) -> None:
     for row in planned.rows:
         call = row.call
         rows.add_row(
-            call.what, call.collective, call.grid.text, f"{call.size / 1e6:.1f} MB", call.dtype, str(row.count),
+            call.what, call.collective, call.grid.text, short_size(call.size), call.dtype, str(row.count),
             row.choice, format_time(row.raw), format_time(row.planned), f"{row.raw / row.planned:.2f}×",
             format_time(row.raw_exposed), format_time(row.planned_exposed),
         )  # fmt: skip

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from zipplan.planner.cli.common import console, json_option, print_json, read_cluster, table
+from zipplan.planner.cli.common import (
+    console,
+    gpu_option,
+    json_option,
+    part_options,
+    print_json,
+    read_cluster,
+    read_gpus,
+    table,
+    warn,
+)
 from zipplan.planner.plan import write_whole
 from zipplan.planner.topology import Cluster, build_cluster, load_described, load_machine, shipped
 from zipplan.planner.topology.check import check as run_checks
@@ -22,20 +31,6 @@ from zipplan.planner.topology.describe import counts, matrix, path_classes, summ
 from zipplan.planner.topology.importers import Imported
 from zipplan.planner.topology.write import to_toml
 from zipplan.planner.units import format_bandwidth
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def part_options(command: F) -> F:
-    """--gpu, --nodes, --ranks-per-node, --gpus: as cluster_options, where the topology is an argument."""
-    for option in (
-        click.option("--gpus", metavar="LIST", help="Use these GPUs of each node: 0,2,5."),
-        click.option("--ranks-per-node", type=click.IntRange(1), metavar="K", help="Use K ranks of each node."),
-        click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
-        click.option("--gpu", metavar="MODEL", help="GPU model, where the text does not tell (H100, A100, ...)."),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group(epilog="Example: zipplan topo import topo.txt --gpu H100 -o node.toml")
@@ -142,11 +137,6 @@ def _tree(cluster: Cluster) -> Tree:
     return root
 
 
-def _described(name: str, gpu: str | None) -> Imported:
-    """A shipped machine, or a file with what was read of it."""
-    return Imported(load_machine(name), "shipped") if name in shipped() else load_described(name, gpu=gpu)
-
-
 def _matrix(cluster: Cluster, width: int) -> tuple[str, Table | None]:
     """(Title, table) in the widest form that fits: class and rate, or rates with the classes in the title.
 
@@ -175,7 +165,7 @@ def _matrix(cluster: Cluster, width: int) -> tuple[str, Table | None]:
 
 @topo.command("import", epilog="Example: nvidia-smi topo -m | zipplan topo import - --gpu H100 -o node.toml")
 @click.argument("file")
-@click.option("--gpu", metavar="MODEL", help="GPU model, where the text does not tell (H100, A100, ...).")
+@gpu_option
 @click.option("--fabric", metavar="FILE", help="ibnetdiscover or iblinkinfo text: the network that joins the nodes.")
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes; the TOML keeps it as the default.")
 @click.option("-o", "--output", metavar="FILE", help="Write TOML here; without it the TOML goes to stdout.")
@@ -191,6 +181,7 @@ def import_(
     if nodes is not None and described.machine.fabric.kind != "none":
         sized = described.machine.fabric.model_copy(update={"default_nodes": nodes})
         described = replace(described, machine=described.machine.model_copy(update={"fabric": sized}))
+    warn(file, described)
     text = to_toml(described)
     if output is not None:
         write_whole(Path(output), text)
@@ -210,7 +201,7 @@ def _report(described: Imported, cluster: Cluster) -> None:
         f"[bold]{cluster.machine.name}[/bold] from {described.format}: {cluster.nodes} x {cluster.ranks_per_node} ranks"
     )
     out.print(f"path classes: {', '.join(f'{n} {label}' for label, n in path_classes(cluster).items()) or 'none'}")
-    for heading in ("read", "assumed", "unknown", "warnings"):
+    for heading in ("read", "assumed", "unknown"):
         for sentence in getattr(described, heading):
             out.print(f"[bold]{heading:9}[/bold] {escape(sentence)}")
 
@@ -229,15 +220,15 @@ def check(
     context: click.Context, /, file: str, against: str | None, as_json: bool, gpu: str | None, **where: Any
 ) -> None:
     """Lint a machine: asymmetric or degraded links, GPUs without NVLink, far NICs, oversubscription, odd numbers."""
-    described = _described(file, gpu)
-    cluster = read_cluster(file, gpu, **where)
+    described = load_described(file, gpu=gpu)
+    cluster = build_cluster(described.machine, **{**where, "gpus": read_gpus(where["gpus"])})
     findings = run_checks(described, cluster)
     failed = any(f.level == "error" for f in findings)
     differences: list[dict[str, str]] = []
     if against is not None:
         from zipplan.planner.topology.combine import compare
 
-        differences = compare(described, _described(against, gpu or _model(described)))
+        differences = compare(described, load_described(against, gpu=gpu or _model(described)))
         failed = failed or bool(differences)
     if as_json:
         rows = [{"level": f.level, "rule": f.rule, "text": f.text} for f in findings]

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zipplan.planner.bandwidth import gigabytes_per_second
+from zipplan.planner.bandwidth import bus_factor, gigabytes_per_second
 from zipplan.planner.cli.common import console, print_json, table
 from zipplan.planner.errors import ConfigError, TopologyError
 from zipplan.planner.schedule import Exchange
@@ -72,8 +72,13 @@ def _run(
 
 
 def _cluster(path: Path, log: Log, machine: Machine, nodes: int | None, ranks_per_node: int | None) -> Cluster:
-    """The cluster of a run: what was said, else what the header of the log lists. Raises ConfigError."""
+    """The cluster of a run: what the header of the log lists, else what was said. Raises ConfigError."""
     hosts = len(dict.fromkeys(log.hosts))
+    if hosts and nodes and nodes != hosts:
+        raise ConfigError(
+            f"{path}: its header lists {len(log.hosts)} ranks on {hosts} host{'' if hosts == 1 else 's'} "
+            f"({', '.join(list(dict.fromkeys(log.hosts))[:4])}), --nodes says {nodes}; leave --nodes out"
+        )
     nodes = nodes or hosts or 1
     if ranks_per_node is None and log.hosts and len(log.hosts) % nodes == 0:
         ranks_per_node = len(log.hosts) // nodes
@@ -93,7 +98,7 @@ def _point(row: Row, exchange: Exchange, ranks: int) -> dict[str, Any]:
     gap = row.measured_us / row.simulated_us
     algbw = gigabytes_per_second(row.size, round(row.measured_us * 1e6))
     expected = gigabytes_per_second(row.size, round(row.simulated_us * 1e6))
-    factor = _bus_factor(exchange, ranks)
+    factor = bus_factor(exchange, ranks)
     return {
         "size_bytes": row.size,
         "measured_us": row.measured_us,
@@ -105,12 +110,6 @@ def _point(row: Row, exchange: Exchange, ranks: int) -> dict[str, Any]:
         "algorithm": row.algorithm,
         "protocol": row.protocol,
     }
-
-
-def _bus_factor(exchange: Exchange, ranks: int) -> float:
-    if exchange in (Exchange.BROADCAST, Exchange.REDUCE, Exchange.SEND_RECV):
-        return 1.0
-    return (2 if exchange is Exchange.ALL_REDUCE else 1) * (ranks - 1) / ranks
 
 
 def _show(run: dict[str, Any], found: list[Cause]) -> None:

@@ -15,23 +15,26 @@ from zipplan.planner.cli.common import (
     calibration_option,
     cluster_options,
     console,
+    dtype_option,
     json_option,
     print_json,
+    profile_option,
     read_collectives,
     read_dtype,
     read_gpus,
     read_sizes,
     set_option,
     table,
+    warn,
 )
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.plan import write_whole, zipplan_version
 from zipplan.planner.profiles import parse_profile
 from zipplan.planner.settings import Settings, rows
-from zipplan.planner.topology import load_machine
+from zipplan.planner.topology import load_described
 from zipplan.planner.units import format_time
 from zipplan.planner.whatif import Case, Outcome, StepCase, Study, Where, read_sweep, run
-from zipplan.planner.whatif.study import JOB
+from zipplan.planner.whatif.study import JOB, cache_folder
 from zipplan.planner.workload import load_workload
 
 
@@ -59,8 +62,8 @@ EXAMPLE = (
 @click.option("--collective", metavar="C", help="Plan one collective, or")
 @click.option("--workload", metavar="W", help="a training step: a shipped name or a TOML file.")
 @click.option("--size", default="64M", show_default=True, metavar="S", help="Message size; 16M is 16 MiB.")
-@click.option("--dtype", default="bf16", show_default=True, metavar="D", help="Element type.")
-@click.option("--profile", default="gaussian", show_default=True, metavar="P", help="Shape of the values.")
+@dtype_option
+@profile_option
 @calibration_option
 @set_option
 @click.option(
@@ -70,7 +73,8 @@ EXAMPLE = (
 @click.option(
     "--cache",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep outcomes in this folder; a killed run goes on from there.  [default: beside the report]",
+    help="Keep outcomes in this folder; a killed run goes on from there.  [default: whatif in "
+    "ZIPPLAN_CACHE_DIR, else in XDG_CACHE_HOME/zipplan or ~/.cache/zipplan]",
 )
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, metavar="N", help="Processes.")
 @click.option("--no-map", is_flag=True, help="Leave the map of link rate × codec speed out of the report.")
@@ -96,7 +100,13 @@ def whatif(
     as_json: bool,
 ) -> None:
     """Plan one collective or training step again and again while parameters change: where does compression pay?"""
-    machine, settings, chosen = load_machine(topology, gpu=gpu), Settings.read(changes, calibration), read_gpus(gpus)
+    described, settings, chosen = (
+        load_described(topology, gpu=gpu),
+        Settings.read(changes, calibration),
+        read_gpus(gpus),
+    )
+    warn(topology, described)
+    machine = described.machine
     used = _Used(nodes=nodes, ranks_per_node=ranks_per_node, gpus=chosen, settings=settings)
     base: Where
     if workload is not None and collective is None:
@@ -109,8 +119,7 @@ def whatif(
     else:
         raise ConfigError("say what to plan: either --collective or --workload")
     study = Study(base, tuple(read_sweep(text) for text in sweeps))
-    if cache is None and output is not None:
-        cache = output.with_name(output.name + ".cache")
+    cache = cache or cache_folder()
     cases = study.cases()
     outcomes = _run(cases, cache, jobs, "planning")
     if output is not None:
@@ -129,7 +138,7 @@ def whatif(
         click.echo(f"\nreport written to {output}; outcomes kept in {cache}")
 
 
-def _run(cases: list[Where], cache: Path | None, jobs: int, what: str) -> list[Outcome]:
+def _run(cases: list[Where], cache: Path, jobs: int, what: str) -> list[Outcome]:
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=len(cases))
         return run(cases, cache=cache, jobs=jobs, each=lambda: bar.advance(task))

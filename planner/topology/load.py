@@ -35,13 +35,13 @@ def load_machine(name_or_path: str, *, gpu: str | None = None) -> Machine:
 
     gpu: the GPU model, for texts that do not tell it. Raises TopologyError.
     """
-    if name_or_path in shipped():
-        return parse_machine(_shipped_texts()[name_or_path], name_or_path)
     return load_described(name_or_path, gpu=gpu).machine
 
 
 def load_described(name_or_path: str, *, gpu: str | None = None) -> Imported:
-    """Like load_machine, with what was read, assumed and unknown (empty for a TOML file)."""
+    """Like load_machine, with what was read, assumed and unknown (empty for a shipped name and a TOML file)."""
+    if name_or_path in shipped():
+        return Imported(parse_machine(_shipped_texts()[name_or_path], name_or_path), "shipped")
     text = read_text(name_or_path)
     name = "stdin" if name_or_path == "-" else name_or_path
     if "\n[[node]]" not in text and looks_importable(text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -138,6 +139,13 @@ def run(
     return [done[key] for key in keys]
 
 
+def cache_folder() -> Path:
+    """Where outcomes are kept when nothing else is said: beside the compiled kernels of `zipplan.kernels`."""
+    if chosen := os.environ.get("ZIPPLAN_CACHE_DIR"):
+        return Path(chosen) / "whatif"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zipplan" / "whatif"
+
+
 def _keyed(key: str, case: Where) -> tuple[str, Outcome]:
     return key, evaluate(case)
 
@@ -156,6 +164,6 @@ def _read(cache: Path, key: str) -> Outcome | None:
 
 def _make(cache: Path) -> None:
     try:
-        cache.mkdir(exist_ok=True)
+        cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PlanError(f"{cache}: cannot make the cache folder: {error.strerror}", path=cache) from None

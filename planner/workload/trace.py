@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zipplan.planner.trace import Trace
-from zipplan.planner.units import format_size
+from zipplan.planner.units import short_size
 from zipplan.planner.workload.report import Planned
 
 
@@ -30,6 +30,6 @@ def step_trace(planned: Planned) -> dict[str, Any]:
                 tracks[kind] = 1 + len(tracks)
                 trace.track(pid, tracks[kind], kind)
             choice = choices[call] if text == "planned" else "native"
-            args = {"size": format_size(call.size), "bytes": call.size, "dtype": call.dtype, "choice": choice}
+            args = {"size": short_size(call.size), "bytes": call.size, "dtype": call.dtype, "choice": choice}
             trace.slice(pid, tracks[kind], choice, start, end, args)
     return trace.document()

@@ -227,7 +227,9 @@ SIMULATE = ("simulate", "--topology", "lab", "--collective", "all_gather", "--si
         ((*PLAN, "--nodes", "0"), ["--nodes", "0"]),
         ((*PLAN, "--gpus", "a,b"), ["--gpus", "0,2,5"]),
         ((*PLAN, "-o", "/nonexistent/plan.json"), ["/nonexistent/plan.json", "cannot write"]),
-        (("plan",), ["--topology"]),
+        (("plan",), ["missing option '--topology'; see ", "plan --help"]),
+        ((*PLAN, "--seize", "1M"), ["no such option", "--size", "plan --help"]),
+        (("topo", "shwo"), ["'shwo'", "topo --help"]),
         (("paln",), ["'paln'", "did you mean plan"]),
         ((*SIMULATE, "--codec", "nome"), ["'nome'", "raw"]),
         ((*SIMULATE, "--algorithm", "rign"), ["ring"]),
@@ -241,6 +243,7 @@ SIMULATE = ("simulate", "--topology", "lab", "--collective", "all_gather", "--si
 def test_bad_input_is_one_clear_message_and_exit_2(args: tuple[object, ...], words: list[str]) -> None:
     done = zipplan(*args, code=2)
     assert done.stdout == ""
+    assert done.stderr.startswith("zipplan: error: ")
     for word in words:
         assert word in done.stderr
     assert len(done.stderr) < 1200

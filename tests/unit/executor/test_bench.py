@@ -9,9 +9,9 @@ import pytest
 
 from zipplan.executor.agree import _ranges
 from zipplan.executor.bench import read_sizes
-from zipplan.executor.measure import bus_factor
+from zipplan.planner.bandwidth import bus_factor
 from zipplan.planner.errors import ConfigError
-from zipplan.planner.schedule import Collective
+from zipplan.planner.schedule import Collective, Exchange
 
 
 def bench(*words: str, before: str = "") -> subprocess.CompletedProcess[str]:
@@ -60,11 +60,20 @@ def test_bad_options(words: tuple[str, ...], text: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_help_shows_an_example() -> None:
-    """--help works anywhere."""
-    done = bench("--help")
-    assert done.returncode == 0
-    assert "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan plan.json" in " ".join(done.stdout.split())
+@pytest.mark.parametrize(
+    ("name", "usage", "example"),
+    [
+        ("bench", "zipplan.executor.bench [OPTIONS]", "zipplan.executor.bench --plan plan.json"),
+        ("run", "zipplan.executor.run_plan [OPTIONS] PLAN", "zipplan.executor.run_plan plan.json"),
+        ("calibrate", "zipplan.executor.calibrate [OPTIONS]", "zipplan.executor.calibrate -o cal.json"),
+    ],
+)
+def test_help_says_how_ranks_are_started(name: str, usage: str, example: str) -> None:
+    """Usage and example are one form, also where `zipplan NAME --help` asks."""
+    command = [sys.executable, "-m", "zipplan.planner.cli", name, "--help"]
+    text = " ".join(subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.split())
+    assert text.startswith(f"Usage: torchrun --nproc-per-node R -m {usage} ")
+    assert f"Example: torchrun --nproc-per-node 4 -m {example}" in text
 
 
 def test_sizes() -> None:
@@ -81,7 +90,8 @@ def test_bus_factors() -> None:
     """nccl-tests doc/PERFORMANCE.md; one rank has no bus."""
     assert bus_factor(Collective.ALL_REDUCE, 4) == 1.5
     assert bus_factor(Collective.ALL_GATHER, 4) == 0.75
-    assert bus_factor(Collective.ALL_TO_ALL, 1) == 0
+    assert bus_factor(Collective.ALL_TO_ALL, 1) == bus_factor(Exchange.BROADCAST, 1) == 0
+    assert bus_factor(Exchange.BROADCAST, 8) == bus_factor(Exchange.SEND_RECV, 8) == 1
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,15 @@ def test_every_format_gives_the_same_tensor(tmp_path: Path) -> None:
     assert "cascade" in text
 
 
+def test_what_stays_raw_has_the_ratio_of_raw(tmp_path: Path) -> None:
+    """A frame's header is larger than four elements; nobody would send it, so the tensor's ratio is 1."""
+    np.save(tmp_path / "m.npy", VALUES[0, :4])
+    row = rows_of(tmp_path / "m.npy")["m"]
+    assert row["window_bits"] > 32
+    assert (row["codec"], row["ratio"]) == ("raw", 1.0)
+    assert " 1.000  raw" in CliRunner().invoke(inspect, [str(tmp_path / "m.npy")], catch_exceptions=False).stdout
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".npy", ".npz", ".pt", ".pth"])
 @pytest.mark.parametrize("content", [b"", b"junk", bytes(4096), b"\x80\x02" + bytes(50)])
 def test_files_that_are_no_such_thing(tmp_path: Path, suffix: str, content: bytes) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zipplan.planner.errors import ConfigError
-from zipplan.planner.units import format_size, format_time, parse_bandwidth, parse_size, parse_time
+from zipplan.planner.units import format_size, format_time, parse_bandwidth, parse_size, parse_time, short_size
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,23 @@ def test_sizes(text: str, size: int | None) -> None:
 @given(st.integers(0, 2**50))
 def test_a_printed_size_reads_back(size: int) -> None:
     assert parse_size(format_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0"), (9999, "9999"), (16 << 20, "16M"), (1000 << 10, "1000K"), (10_001, "9.77K"), (426_000 << 10, "416.0M"),
+     (2_101_346_305, "1.96G"), (2004 << 20, "2004M"), (99 << 40, "99T")],
+)  # fmt: skip
+def test_sizes_in_tables_are_short(size: int, text: str) -> None:
+    assert short_size(size) == text
+
+
+@given(st.integers(1, 2**50))
+def test_a_short_size_is_near(size: int) -> None:
+    text = short_size(size)
+    factor = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}.get(text[-1], 1)
+    assert float(text.rstrip("KMGT")) * factor == pytest.approx(size, rel=6e-3)
+    assert len(text) <= 6
 
 
 def test_bandwidths_say_bits_or_bytes() -> None:

@@ -66,6 +66,21 @@ def test_import_reads_standard_input_and_prints_toml() -> None:
     assert 'model = "A100"' in done.stdout
 
 
+def test_a_matrix_that_was_cut_off_is_said_on_stderr_and_in_json() -> None:
+    """Not in a comment of the TOML alone, which nobody reads who pipes it on; `check` reads standard input once."""
+    whole = (SAMPLES / "smi_topo_p4d_24xlarge.txt").read_text().splitlines(keepends=True)
+    text = "".join(line for line in whole if not line.startswith("GPU7"))
+    done = zipplan("import", "-", stdin=text)
+    assert done.returncode == 0
+    assert done.stderr == "zipplan: warning: -: rows missing: GPU7; the other rows were mirrored\n"
+    done = zipplan("import", "-", "--json", stdin=text)
+    assert json.loads(done.stdout)["warnings"] == ["rows missing: GPU7; the other rows were mirrored"]
+    assert "rows missing: GPU7" in zipplan("show", "-", stdin=text).stderr
+    done = zipplan("check", "-", "--json", stdin=text)
+    assert done.stderr == ""
+    assert "rows missing: GPU7" in json.loads(done.stdout)["findings"][0]["text"]
+
+
 def test_check_fails_on_a_degraded_link(tmp_path: Path) -> None:
     zipplan("import", SAMPLES / "smi_topo_8xH100_nv18_stas.txt", "--gpu", "H100", "-o", "n.toml", cwd=tmp_path)
     text = (tmp_path / "n.toml").read_text()

@@ -128,7 +128,11 @@ def test_options_that_do_not_go_together(tmp_path: Path) -> None:
         (("--points", log), "belong together"),
         ((log, "--topology", "hgx-a100", "--fit"), "give either"),
         ((log, "--topology", "hgx-a100", "--collective", "x"), "unknown collective 'x'"),
-        ((log, "--topology", "hgx-a100", "--collective", "all_reduce", "--nodes", 3), "lists 8 ranks on 1 hosts"),
+        ((log, "--topology", "hgx-a100", "--collective", "all_reduce", "--nodes", 3), "8 ranks on 1 host .localhost.,"),
+        (
+            (GOLDEN / "two_runs_mpi.log", "--topology", "hgx-h100", "--nodes", 1),
+            "on 2 hosts .node-a, node-b., --nodes says 1",
+        ),
         ((GOLDEN / "two_runs_mpi.log", "--topology", "hgx-h100", "--ranks-per-node", 9), "does not fit hgx-h100"),
     ):
         with pytest.raises(ConfigError, match=message):

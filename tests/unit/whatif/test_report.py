@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -98,11 +99,17 @@ def test_where_nothing_can_be_compressed_the_page_says_so(study: Study) -> None:
     assert "nothing compressed could be tried" in Page(page_of(raw)).text
 
 
-def test_the_command_writes_the_page_and_keeps_outcomes_beside_it(tmp_path: Path) -> None:
+def test_the_command_writes_the_page_and_keeps_outcomes_in_the_cache_folder(tmp_path: Path) -> None:
     options = "--topology lab --collective all_gather --size 1M --set codec.launch=0ps --sweep codec.speed=0.01x,1x"
     command = [*ZIPPLAN, "whatif", *options.split(), "--no-map", "-o", tmp_path / "r.html", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
-    assert done.returncode == 0, done.stderr
+    plain = {k: v for k, v in os.environ.items() if k != "ZIPPLAN_CACHE_DIR"}
+    places = [({"XDG_CACHE_HOME": str(tmp_path / "x")}, tmp_path / "x" / "zipplan" / "whatif"),
+              ({"ZIPPLAN_CACHE_DIR": str(tmp_path / "y" / "z")}, tmp_path / "y" / "z" / "whatif")]  # fmt: skip
+    for environment, folder in places:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=plain | environment)
+        assert done.returncode == 0, done.stderr
+        assert len(list(folder.iterdir())) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.html", "x", "y"]
     document = json.loads(done.stdout)
     assert document["schema"] == 1
     assert document["set"] == {"codec.launch": "0ps"}
@@ -113,7 +120,6 @@ def test_the_command_writes_the_page_and_keeps_outcomes_beside_it(tmp_path: Path
     assert fast["speedup"] == pytest.approx(fast["native_us"] / fast["time_us"], abs=1e-3)
     assert fast["candidates"][0] == {"name": fast["choice"], "time_us": fast["time_us"], "reason": "chosen"}
     assert "codec.launch=0ps" in (tmp_path / "r.html").read_text()
-    assert len(list((tmp_path / "r.html.cache").iterdir())) == 2
 
 
 def test_a_training_step_is_swept_like_a_collective(tmp_path: Path) -> None:
