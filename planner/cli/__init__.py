@@ -29,6 +29,7 @@ COMMANDS = {
     "bench": ("zipplan.executor.bench:bench", "Time planned collectives beside native ones, check bits (torchrun)."),
     "run": ("zipplan.executor.run_plan:run", "Execute every entry of a plan once and check it (torchrun)."),
     "calibrate": ("zipplan.executor.calibrate:calibrate", "Measure exchanges and codec for --calibration (torchrun)."),
+    "doctor": ("zipplan.planner.cli.doctor:doctor", "Show what is on this machine and what will work here."),
     "topo": ("zipplan.planner.cli.topo:topo", "List, draw, import and check machines."),
 }
 
