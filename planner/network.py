@@ -40,7 +40,6 @@ class Paths:
     def __init__(self, links: Ints, owner: Ints, kind: Ints) -> None:
         self.links, self.owner, self.kind = links, owner, kind
         self.count = len(kind)
-        self._fold: Fold | None = None
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[int]]) -> Paths:
@@ -55,11 +54,20 @@ class Paths:
         number = np.cumsum(chosen) - 1
         return Paths(self.links[kept], number[self.owner[kept]], np.arange(int(chosen.sum())))
 
-    def folded(self, capacity: NDArray[np.float64]) -> Fold:
-        """The classes of these flows on links of this capacity, found once."""
-        if self._fold is None:
-            self._fold = fold(self.links, self.owner, self.kind, capacity)
-        return self._fold
+    @classmethod
+    def joined(cls, parts: Sequence[Paths]) -> Paths:
+        """The flows of several sets, one after another; kinds of one set are never those of another."""
+        before = np.cumsum([0, *(part.count for part in parts)])
+        kinds = np.cumsum([0, *(int(part.kind.max(initial=-1)) + 1 for part in parts)])
+        return cls(
+            np.concatenate([part.links for part in parts]),
+            np.concatenate([part.owner + start for part, start in zip(parts, before, strict=False)]),
+            np.concatenate([part.kind + start for part, start in zip(parts, kinds, strict=False)]),
+        )
+
+
+class Apart(Exception):
+    """Groups that were taken for alike end at different times; the caller simulates every one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +83,17 @@ class Moved:
 
 @dataclass(slots=True)
 class Transfer:
-    """Flows that started together and end one by one; `done` fires with the last."""
+    """Flows that started together and end one by one; `done` fires with the last.
+
+    groups: equal parts of the flows that must end together, or Apart is raised.
+    """
 
     what: str
     paths: Paths
+    groups: int
     remaining: NDArray[np.float64]  # bytes by flow
     done: simpy.Event
     rates: NDArray[np.float64]  # bytes per ps by flow
-    alike: bool = True  # flows of one class have always had equal rates
 
     def moving(self) -> NDArray[np.bool_]:
         """Which entries of `paths` belong to flows that have bytes left."""
@@ -90,10 +101,23 @@ class Transfer:
         return moving
 
 
-class Network:
-    """Links of a cluster and the transfers in flight on them. `moved`: everything that was sent, if `record`."""
+Folds = dict[tuple[int, ...], tuple[tuple[Paths, ...], Fold]]
+"""Classes of sets of paths that are in flight together, by the identity of the paths, which are kept for that."""
 
-    def __init__(self, env: simpy.Environment, bandwidths: NDArray[np.int64], record: bool = False) -> None:
+
+class Network:
+    """Links of a cluster and the transfers in flight on them. `moved`: everything that was sent, if `record`.
+
+    `folds`: those of earlier simulations on these links, which later ones find there.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        bandwidths: NDArray[np.int64],
+        record: bool = False,
+        folds: Folds | None = None,
+    ) -> None:
         self.env = env
         self.capacity = bandwidths.astype(np.float64) / PS_PER_SECOND  # bytes per ps
         self.bytes = np.zeros(len(bandwidths))
@@ -104,15 +128,17 @@ class Network:
         self._since = 0
         self._version = 0
         self._settling = False
+        self._folds: Folds = {} if folds is None else folds
 
-    def transfer(self, paths: Paths, sizes: NDArray[np.float64], what: str = "") -> simpy.Event:
+    def transfer(self, paths: Paths, sizes: NDArray[np.float64], what: str = "", groups: int = 1) -> simpy.Event:
         """Start one flow of `sizes[i]` bytes along each path; the event fires when the last byte has left.
 
-        `what` names the transfer in the record.
+        `what` names the transfer in the record. `groups`: so many equal parts of the flows must end together, else the
+        simulation ends with Apart.
         """
         self.bytes += np.bincount(paths.links, sizes[paths.owner], len(self.bytes))
         self._advance()
-        started = Transfer(what, paths, sizes.astype(np.float64), self.env.event(), np.zeros(paths.count))
+        started = Transfer(what, paths, groups, sizes.astype(np.float64), self.env.event(), np.zeros(paths.count))
         self._active.append(started)
         self._settle_soon()
         return started.done
@@ -159,15 +185,19 @@ class Network:
             self.busy[used] += passed
 
     def _finish(self) -> None:
+        for t in self._active:
+            if t.groups > 1:
+                left = (t.remaining.reshape(t.groups, -1) > 0).any(axis=1)
+                if left.any() and not left.all():
+                    raise Apart
         ended = [t for t in self._active if not t.remaining.any()]
         self._active = [t for t in self._active if t.remaining.any()]
         for t in ended:
             t.done.succeed()
 
     def _share(self) -> None:
-        """Rates of all flows anew; a large transfer that is alone on the network is shared by classes."""
-        if len(self._active) == 1 and self._active[0].alike and self._active[0].paths.count >= FOLD_FROM:
-            self._share_folded(self._active[0])
+        """Rates of all flows anew, by classes where there are many flows."""
+        if sum(t.paths.count for t in self._active) >= FOLD_FROM and self._share_folded():
             return
         links, owner, count = [], [], 0
         for t in self._active:
@@ -175,19 +205,34 @@ class Network:
             links.append(t.paths.links[moving])
             owner.append(t.paths.owner[moving] + count)
             count += t.paths.count
-            t.alike = len(self._active) == 1
-        rates = max_min(np.concatenate(links), np.concatenate(owner), count, self.capacity)
-        for t in self._active:
-            t.rates, rates = rates[: t.paths.count], rates[t.paths.count :]
+        self._spread(max_min(np.concatenate(links), np.concatenate(owner), count, self.capacity))
 
-    def _share_folded(self, t: Transfer) -> None:
-        by = t.paths.folded(self.capacity)
+    def _share_folded(self) -> bool:
+        """One rate for each class; False where flows of one class have unlike bytes left."""
+        by = self._folded()
+        remaining = np.concatenate([t.remaining for t in self._active])
         left = np.zeros(by.classes)
-        left[by.flow_class] = t.remaining
+        left[by.flow_class] = remaining
+        if (left[by.flow_class] != remaining).any():
+            return False
         moving = left[by.owner] > 0
         capacity = self.capacity[by.link_member]
         rates = max_min(by.links[moving], by.owner[moving], by.classes, capacity, by.flows_per_link[moving])
-        t.rates = rates[by.flow_class]
+        self._spread(rates[by.flow_class])
+        return True
+
+    def _folded(self) -> Fold:
+        """The classes of all flows in flight, found once for the same paths."""
+        paths = tuple(t.paths for t in self._active)
+        key = tuple(map(id, paths))
+        if key not in self._folds:
+            every = Paths.joined(paths)
+            self._folds[key] = paths, fold(every.links, every.owner, every.kind, self.capacity)
+        return self._folds[key][1]
+
+    def _spread(self, rates: NDArray[np.float64]) -> None:
+        for t in self._active:
+            t.rates, rates = rates[: t.paths.count], rates[t.paths.count :]
 
 
 def max_min(

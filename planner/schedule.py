@@ -220,14 +220,16 @@ class Schedule:
 
     def parts(self, slot: int) -> tuple[int, ...]:
         """Bytes of each part of a slot of `slot` bytes: at most `chunks`, whole grains but the last, as equal as that
-        allows.
+        allows. A larger slot has no fewer parts, and none but the last is smaller.
         """
         grains = -(-slot // PART_GRAIN)
         if self.chunks == 1 or grains < 2:
             return (slot,)
-        each = -(-grains // self.chunks) * PART_GRAIN
-        full, rest = divmod(slot, each)
-        return (each,) * full + ((rest,) if rest else ())
+        count = min(self.chunks, grains)
+        each, more = divmod(grains, count)
+        sizes = [(each + (i < more)) * PART_GRAIN for i in range(count)]
+        sizes[-1] -= grains * PART_GRAIN - slot
+        return tuple(sizes)
 
     def unrolled(self, parts: int) -> Iterator[tuple[int, Stage]]:
         """(part, stage) in the order in which every rank issues them.

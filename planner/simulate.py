@@ -1,7 +1,11 @@
 """Discrete-event simulation of one schedule on one cluster: time, timeline, use of every link.
 
-Every rank runs every stage as soon as what it waits for is done. A rank has one codec engine, so its local stages
-take turns; exchanges share links with whatever else is in flight (network.py).
+Every rank runs every stage as soon as what it waits for is done. A rank has one codec engine, which takes its local
+stages in the order in which the executor issues them; exchanges share links with whatever else is in flight
+(network.py).
+
+Ranks begin alike, so one stands for all as long as all groups of every exchange begin and end together; where they do
+not, each rank is simulated. Both give the same picoseconds.
 
 A schedule in chunks runs part by part: a stage of a part follows the same stage of the part before.
 
@@ -21,7 +25,7 @@ from numpy.typing import NDArray
 
 from zipplan.planner.costs import Rates, Wire
 from zipplan.planner.errors import SimulationError
-from zipplan.planner.network import Moved, Network, delay
+from zipplan.planner.network import Apart, Moved, Network, delay
 from zipplan.planner.schedule import Exchange, Op, Payload, Schedule, Stage
 from zipplan.planner.topology import Cluster
 from zipplan.planner.transport import Transport
@@ -43,6 +47,7 @@ class Span:
 class Timeline:
     """What a simulation found. `link_bytes`, `link_busy` (ps) by link index.
 
+    `spans`: of every rank, or of rank 0 alone where all do the same at the same time.
     `carried`: (algorithm, protocol) by exchange stage. `moved`: bytes over links by exchange stage, where recorded.
     """
 
@@ -97,10 +102,12 @@ def simulate(
     rates: Rates,
     skew: Skew | None = None,
     record: bool = False,
+    folded: bool = True,
 ) -> Timeline:
     """Run `schedule` for a message of `size` bytes; time counts from when the first rank is ready.
 
-    `record`: keep what moved over every link when, for a trace. Raises SimulationError if it cannot finish.
+    `record`: keep what every rank did, and what moved over every link when, for a trace. `folded`: let one rank stand
+    for all while they are alike. Raises SimulationError if it cannot finish.
     """
     if (schedule.nodes, schedule.ranks_per_node) != (cluster.nodes, cluster.ranks_per_node):
         raise SimulationError(
@@ -112,6 +119,11 @@ def simulate(
         return Timeline(0, (), nothing, nothing.astype(np.int64), {})
     if skew is not None and not len(skew.late) == len(skew.load) == schedule.ranks:
         raise SimulationError(f"a skew of {len(skew.late)} and {len(skew.load)} ranks on {schedule.ranks} ranks")
+    if folded and skew is None and not record:
+        try:
+            return _Run(schedule, cluster, size, wire, transport, rates, skew, record, alike=True).result()
+        except Apart:
+            pass
     return _Run(schedule, cluster, size, wire, transport, rates, skew, record).result()
 
 
@@ -126,19 +138,21 @@ class _Run:
         rates: Rates,
         skew: Skew | None,
         record: bool,
+        alike: bool = False,
     ) -> None:
+        self.alike, self.ranks = alike, range(1 if alike else schedule.ranks)
         self.schedule, self.wire, self.transport, self.rates, self.skew = schedule, wire, transport, rates, skew
         self.parts = schedule.parts(schedule.slot_bytes(size))
         self.env = simpy.Environment()
-        self.network = Network(self.env, cluster.bandwidths, record)
-        self.engines = [simpy.Resource(self.env) for _ in range(schedule.ranks)]
+        self.network = Network(self.env, cluster.bandwidths, record, transport.folds)
+        self.last: dict[int, simpy.Event] = {}  # local stage issued, by rank
         self.spans: list[Span] = []
         self.carried: dict[str, tuple[str, str]] = {}
         self.done = {
             (s.name, part, rank): self.env.event()
             for s in schedule.stages
             for part in range(len(self.parts))
-            for rank in range(schedule.ranks)
+            for rank in self.ranks
         }
 
     def result(self) -> Timeline:
@@ -170,39 +184,46 @@ class _Run:
     def _local(self, stage: Stage, part: int) -> None:
         duration = self.rates.duration(stage, self.schedule, self.parts[part])
 
-        def work(rank: int) -> Steps:
+        def work(rank: int, turn: simpy.Event | None) -> Steps:
             yield self._ready(stage, part, rank)
-            with self.engines[rank].request() as turn:
+            if turn is not None:
                 yield turn
-                start = int(self.env.now)
-                yield delay(self.env, duration * self._load(stage, rank))
-                self._finish(stage, part, rank, start)
+            start = int(self.env.now)
+            yield delay(self.env, duration * self._load(stage, rank))
+            self._finish(stage, part, rank, start)
 
-        for rank in range(self.schedule.ranks):
-            self.env.process(work(rank))
+        for rank in self.ranks:
+            self.env.process(work(rank, self.last.get(rank)))
+            self.last[rank] = self.done[stage.name, part, rank]
 
     def _exchange(self, stage: Stage, part: int) -> None:
         exchange = stage.exchange
         assert exchange is not None  # verified: an exchange stage names its exchange
         sent = self.schedule.buffer_slots[stage.src] * self.wire.bytes(stage.payload, self.parts[part])
 
-        def work(group: range) -> Steps:
-            yield simpy.AllOf(self.env, [self._ready(stage, part, rank) for rank in group])
+        def work(groups: tuple[range, ...], ranks: range) -> Steps:
+            yield simpy.AllOf(self.env, [self._ready(stage, part, rank) for rank in ranks])
             start = int(self.env.now)
-            if len(group) > 1:
-                carried = self.transport.carry(exchange, group, sent)
+            if len(groups[0]) > 1:
+                carried = self.transport.carry(exchange, groups[0], sent)
+                if len(groups) > 1:
+                    carried = self.transport.carry_alike(exchange, groups, carried)
                 self.carried[stage.name] = (carried.algorithm, carried.protocol)
                 yield delay(self.env, carried.launch)
-                yield self.network.transfer(carried.paths, carried.sizes, stage.name)
+                yield self.network.transfer(carried.paths, carried.sizes, stage.name, len(groups))
                 yield delay(self.env, carried.latency + self._read_back(stage))
-            for rank in group:
+            for rank in ranks:
                 self._finish(stage, part, rank, start)
 
-        for group in self.schedule.groups(stage.axis):
+        groups = tuple(self.schedule.groups(stage.axis))
+        if self.alike:
+            self.env.process(work(groups, self.ranks))
+            return
+        for group in groups:
             if self.skew is not None and self.transport.is_direct(exchange):
                 self._pairwise(stage, part, exchange, group, sent)
             else:
-                self.env.process(work(group))
+                self.env.process(work((group,), group))
 
     def _read_back(self, stage: Stage) -> int:
         """ps until the host has sizes that have arrived: a copy that it waits for, as long as one launch."""

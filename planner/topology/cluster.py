@@ -89,6 +89,18 @@ class Cluster:
                 parts=[sorted(part) for part in parts],
             )
 
+    def shifts(self, groups: Sequence[range]) -> Numbers | None:
+        """By group, how far its links are from those of the first; None unless each lies alike in an equal node."""
+        if len(self.templates) > 1 or len({len(group) for group in groups}) > 1:
+            return None
+        (first, local), (last, _) = (divmod(groups[0][end], self.ranks_per_node) for end in (0, -1))
+        starts, locals_ = np.divmod(np.array([group[0] for group in groups], dtype=np.int64), self.ranks_per_node)
+        stops = np.array([group[-1] for group in groups], dtype=np.int64) // self.ranks_per_node
+        if first != last or (locals_ != local).any() or (starts != stops).any():
+            return None
+        shifts: Numbers = self._first[starts] - self._first[first]
+        return shifts
+
     # ---- ranks
 
     def node_of(self, rank: int) -> int:

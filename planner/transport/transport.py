@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from zipplan.planner.errors import ConfigError, nearest
-from zipplan.planner.network import Paths
+from zipplan.planner.network import Apart, Folds, Paths
 from zipplan.planner.schedule import Exchange
 from zipplan.planner.topology import Cluster
 from zipplan.planner.transport.constants import Constants, Tables, link_kind
@@ -112,6 +112,8 @@ class Transport:
         self._later: dict[Shape, list[tuple[float, Pick]]] = {}
         self._picked: dict[tuple[Shape, float], Pick] = {}
         self._ways: dict[tuple[str, Exchange, range], Way] = {}
+        self._alike: dict[tuple[str, Exchange, tuple[range, ...]], Paths | None] = {}
+        self.folds: Folds = {}
 
     def carry(self, exchange: Exchange, group: range, sent: float) -> Carried:
         """The algorithm and protocol that the library picks for `sent` bytes from each rank of `group`."""
@@ -120,6 +122,33 @@ class Transport:
         best = self.price(way, self.running, protocol, exchange, sent)
         sizes = way.share * sent * np.where(way.across, best.stretch[1], best.stretch[0])
         return Carried(algorithm, best.protocol, way.paths, sizes, round(best.launch), round(best.latency))
+
+    def carry_alike(self, exchange: Exchange, groups: tuple[range, ...], first: Carried) -> Carried:
+        """The same exchange on several groups at once, `first` on the first of them. Raises Apart where they differ."""
+        key = first.algorithm, exchange, groups
+        if key not in self._alike:
+            self._alike[key] = self._paths_alike(*key)
+        paths = self._alike[key]
+        if paths is None:
+            raise Apart
+        return replace(first, paths=paths, sizes=np.tile(first.sizes, len(groups)))
+
+    def _paths_alike(self, algorithm: str, exchange: Exchange, groups: tuple[range, ...]) -> Paths | None:
+        """The flows of all groups where the library does the same on each; on equal nodes, inside a node, it does."""
+        first = self.way(algorithm, exchange, groups[0])
+        shifts = self.cluster.shifts(groups)
+        if shifts is not None:
+            flows, count = first.paths, len(groups)
+            links = (flows.links[None, :] + shifts[:, None]).ravel()
+            owner = (flows.owner[None, :] + flows.count * np.arange(count)[:, None]).ravel()
+            return Paths(links, owner, np.tile(flows.kind, count))
+        if len(self.cluster.templates) > 1 or len({len(group) for group in groups}) > 1:
+            return None
+        ways = [self.way(algorithm, exchange, group) for group in groups]
+        if not all(first.costs_like(way) for way in ways):
+            return None
+        owner = np.concatenate([way.paths.owner + i * first.paths.count for i, way in enumerate(ways)])
+        return Paths(np.concatenate([way.paths.links for way in ways]), owner, np.tile(first.paths.kind, len(ways)))
 
     def alone(self, exchange: Exchange, group: range, sent: float) -> Alone:
         """The times of `carry` on the links that it loads most, without its flows."""

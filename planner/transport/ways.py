@@ -54,6 +54,12 @@ class Way:
         """ps per byte put in on the busiest link when flows reach these shares of the link rate."""
         return float((self.load[0] / inside + self.load[1] / across).max())
 
+    def costs_like(self, other: Way) -> bool:
+        """Whether another way takes as long at every size, flow by flow of the same size."""
+        mine, its = ((*way.load, way.share, way.across) for way in (self, other))
+        same = (self.steps, self.hop, self.moved) == (other.steps, other.hop, other.moved)
+        return same and all(np.array_equal(a, b) for a, b in zip(mine, its, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Hops:

@@ -16,6 +16,7 @@ from zipplan.planner.profiles import parse_profile
 from zipplan.planner.schedule import Collective
 from zipplan.planner.simulate import Timeline, simulate
 from zipplan.planner.topology import build_cluster, load_machine
+from zipplan.planner.topology.model import Override
 from zipplan.planner.transport import Transport
 
 
@@ -35,8 +36,43 @@ def test_folded_and_unfolded_agree_to_the_picosecond(
 
     for folded, plain in zip(timelines(0), timelines(10**9), strict=True):
         assert folded.time == plain.time
-        assert folded.spans == plain.spans
+        assert folded.stage_times() == plain.stage_times()
         assert (folded.link_busy == plain.link_busy).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [("hgx-h100", 8), ("hgx-h100", 3), ("a6000x8-200g", 4), ("gh200-quad", 5), ("dgx-1v", 2), ("lab", 7)],
+)
+@pytest.mark.parametrize("collective", Collective)
+def test_one_rank_stands_for_all(name: str, nodes: int, collective: Collective) -> None:
+    """Where every rank is simulated, each takes as long as the one that stood for it."""
+    cluster = build_cluster(load_machine(name), nodes=nodes)
+    sent, transport, rates = wire("window", "bf16", parse_profile("gaussian")), Transport(cluster), Rates.of(cluster)
+    alike = 0
+    for schedule in candidates(collective, cluster.nodes, cluster.ranks_per_node, ("window",)):
+        for size in (5000, 3 << 20):
+            plain = simulate(schedule, cluster, size, sent, transport, rates, folded=False)
+            one = simulate(schedule, cluster, size, sent, transport, rates)
+            assert one.time == plain.time
+            assert one.stage_times() == plain.stage_times()
+            assert one.carried == plain.carried
+            assert (one.link_busy == plain.link_busy).all()
+            assert one.link_bytes == pytest.approx(plain.link_bytes, rel=1e-12)
+            alike += {span.rank for span in one.spans} == {0}
+    assert alike
+
+
+def test_ranks_of_unlike_nodes_are_all_simulated() -> None:
+    """A node with a slower NVLink ends its part later than the others, and that shows on every rank of it."""
+    healthy = load_machine("hgx-h100")
+    slow = Override(node=1, link="gpu0-nvswitch0", bandwidth="100GB/s", source="a test")
+    machine = healthy.model_copy(update={"override": (slow,)})
+    cluster = build_cluster(machine, nodes=2)
+    sent, transport, rates = wire("window", "bf16", parse_profile("gaussian")), Transport(cluster), Rates.of(cluster)
+    (schedule,) = (s for s in candidates(Collective.ALL_REDUCE, 2, 8, ("window",)) if s.name == "zipped-across-nodes")
+    found = simulate(schedule, cluster, 64 << 20, sent, transport, rates)
+    assert {span.rank for span in found.spans} == set(range(16))
 
 
 @given(

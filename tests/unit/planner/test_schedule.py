@@ -143,8 +143,17 @@ def test_parts_are_whole_grains_that_cover_the_slot(slot: int, chunks: int) -> N
     assert sum(parts) == slot
     assert len(parts) <= chunks
     assert all(part % PART_GRAIN == 0 for part in parts[:-1])
-    assert max(parts) - min(parts[:-1], default=max(parts)) < PART_GRAIN
+    assert max(parts) - min(parts[:-1], default=max(parts)) <= PART_GRAIN
     assert len(parts) == 1 or parts[-1] > 0
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**6), st.integers(1, 9))
+def test_no_part_of_a_larger_slot_but_the_last_is_smaller(slot: int, more: int, chunks: int) -> None:
+    """Else a larger message could be predicted, and be, faster."""
+    schedule = chunked(all_gather.zipped(2, 1, "window"), chunks)
+    small, large = schedule.parts(slot), schedule.parts(slot + more)
+    assert len(small) <= len(large)
+    assert all(a <= b for a, b in zip(small[:-1], large, strict=False))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
