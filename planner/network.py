@@ -6,6 +6,7 @@ such moment to the next. Rounding is upwards: no flow is ever faster than its wi
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ def delay(env: simpy.Environment, ps: float) -> simpy.events.Timeout:
     return env.timeout(math.ceil(ps))
 
 
+_KEYS = itertools.count()
+
+
 class Paths:
     """The ways of a set of flows, flattened: entry i says that flow `owner[i]` crosses link `links[i]`.
 
@@ -39,7 +43,7 @@ class Paths:
 
     def __init__(self, links: Ints, owner: Ints, kind: Ints) -> None:
         self.links, self.owner, self.kind = links, owner, kind
-        self.count = len(kind)
+        self.count, self.key = len(kind), next(_KEYS)
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[int]]) -> Paths:
@@ -101,8 +105,8 @@ class Transfer:
         return moving
 
 
-Folds = dict[tuple[int, ...], tuple[tuple[Paths, ...], Fold]]
-"""Classes of sets of paths that are in flight together, by the identity of the paths, which are kept for that."""
+Folds = dict[tuple[int, ...], Fold]
+"""Classes of the flows on paths that are in use together, by the keys of the paths."""
 
 
 class Network:
@@ -205,34 +209,46 @@ class Network:
             links.append(t.paths.links[moving])
             owner.append(t.paths.owner[moving] + count)
             count += t.paths.count
-        self._spread(max_min(np.concatenate(links), np.concatenate(owner), count, self.capacity))
-
-    def _share_folded(self) -> bool:
-        """One rate for each class; False where flows of one class have unlike bytes left."""
-        by = self._folded()
-        remaining = np.concatenate([t.remaining for t in self._active])
-        left = np.zeros(by.classes)
-        left[by.flow_class] = remaining
-        if (left[by.flow_class] != remaining).any():
-            return False
-        moving = left[by.owner] > 0
-        capacity = self.capacity[by.link_member]
-        rates = max_min(by.links[moving], by.owner[moving], by.classes, capacity, by.flows_per_link[moving])
-        self._spread(rates[by.flow_class])
-        return True
-
-    def _folded(self) -> Fold:
-        """The classes of all flows in flight, found once for the same paths."""
-        paths = tuple(t.paths for t in self._active)
-        key = tuple(map(id, paths))
-        if key not in self._folds:
-            every = Paths.joined(paths)
-            self._folds[key] = paths, fold(every.links, every.owner, every.kind, self.capacity)
-        return self._folds[key][1]
-
-    def _spread(self, rates: NDArray[np.float64]) -> None:
+        rates = max_min(np.concatenate(links), np.concatenate(owner), count, self.capacity)
         for t in self._active:
             t.rates, rates = rates[: t.paths.count], rates[t.paths.count :]
+
+    def _share_folded(self) -> bool:
+        """One rate for each class; False where flows of one class have unlike bytes left.
+
+        Transfers on the same paths have the same classes, each transfer its own.
+        """
+        paths = sorted({t.paths.key: t.paths for t in self._active}.items())
+        by, start = self._folded([found for _, found in paths]), {}
+        for (key, found), before in zip(paths, np.cumsum([0, *(p.count for _, p in paths)]), strict=False):
+            start[key] = slice(before, before + found.count)
+        links, owner, weight, classes = [], [], [], []
+        for number, t in enumerate(self._active):
+            which = by.flow_class[start[t.paths.key]]
+            left = np.zeros(by.classes)
+            left[which] = t.remaining
+            if (left[which] != t.remaining).any():
+                return False
+            moving = left[by.owner] > 0
+            links.append(by.links[moving])
+            owner.append(by.owner[moving] + number * by.classes)
+            weight.append(by.flows_per_link[moving])
+            classes.append(which + number * by.classes)
+        rates = max_min(
+            np.concatenate(links), np.concatenate(owner), by.classes * len(classes), self.capacity[by.link_member],
+            np.concatenate(weight),
+        )  # fmt: skip
+        for t, which in zip(self._active, classes, strict=True):
+            t.rates = rates[which]
+        return True
+
+    def _folded(self, paths: Sequence[Paths]) -> Fold:
+        """The classes of all flows on these paths, found once."""
+        key = tuple(p.key for p in paths)
+        if key not in self._folds:
+            every = Paths.joined(paths)
+            self._folds[key] = fold(every.links, every.owner, every.kind, self.capacity)
+        return self._folds[key]
 
 
 def max_min(

@@ -9,10 +9,12 @@ from zipplan.planner.schedule import Exchange
 from zipplan.planner.topology import Cluster
 from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node
 
-MOST_FLOWS = 2_000_000
-"""More flows than these (all pairs of 1,414 ranks) are bundled: lowering them takes minutes and gigabytes."""
-BUNDLES = 300_000
-"""About so many flows are left then: a few seconds of work."""
+MOST_FLOWS = 65_536
+"""More flows than these (all pairs of 256 ranks) are bundled, so that thousands of ranks take a second, not hours."""
+BUNDLES = 60_000
+"""About so many flows to other nodes are left then, but at least two from each rank to every place of a node."""
+MOST_PLACES = 16
+"""Of a node with more ranks than these, which only a switch can join, so many places evenly spaced stand for all."""
 
 
 def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:
@@ -23,7 +25,7 @@ def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:
     across = len(nodes) > 1
     if exchange is Exchange.SEND_RECV:
         hops = Hops(members, np.roll(members, -1), np.full(size, share))
-    elif size * (size - 1) <= MOST_FLOWS or len({len(node) for node in nodes}) > 1:
+    elif size * size <= MOST_FLOWS or not across or len({len(node) for node in nodes}) > 1:
         src, dst = np.repeat(members, size), np.tile(members, size)
         apart = src != dst
         hops = Hops(src[apart], dst[apart], np.full(size * (size - 1), share))
@@ -36,22 +38,25 @@ def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:
 
 
 def _bundled(nodes: NDArray[np.int64], share: float) -> Hops:
-    """All pairs on a large grid (rank by node and place): flows to other nodes bundled onto a few, evenly spaced.
+    """All pairs on a large grid (rank by node and place), with flows to other nodes bundled onto a few of them.
 
-    Every rank still sends and receives what it does with all pairs, so ports and everything inside nodes carry the same
-    bytes; between switches the sample stands for the rest.
+    Every rank still sends and receives what it does with all pairs, to as many of each place, so ports and everything
+    inside nodes carry the same bytes; between switches the sample stands for the rest.
     """
     count, places = nodes.shape
-    wanted = max(4, BUNDLES // (count * places * places))
-    offsets = np.unique(np.linspace(0, count, min(wanted, count - 1) + 1, endpoint=False).round().astype(np.int64))
+    shifts = np.unique(np.linspace(0, places, min(places, MOST_PLACES), endpoint=False).astype(np.int64))
+    each = min(count - 1, max(2, BUNDLES // (nodes.size * len(shifts))))
     src, dst, shares = [], [], []
-    for offset in offsets:
-        a = np.repeat(nodes, places, axis=1).ravel()
-        b = np.tile(np.roll(nodes, -int(offset), axis=0), (1, places)).ravel()
-        apart = a != b
-        src.append(a[apart])
-        dst.append(b[apart])
-        shares.append(np.full(int(apart.sum()), share * ((count - 1) / (len(offsets) - 1) if offset else 1.0)))
+    for number, shift in enumerate(shifts):
+        # Evenly spaced, and elsewhere for every shift, so that together they reach most nodes.
+        start = 1 + number * (count - 1) / (each * len(shifts))
+        others = np.unique((start + np.arange(each) * (count - 1) / each).astype(np.int64))
+        for offset in (0, *others) if shift else others:
+            stands_for = (count - 1) / len(others) * places / len(shifts) if offset else (places - 1) / (len(shifts) - 1)
+            to = np.roll(np.roll(nodes, -int(offset), axis=0), -int(shift), axis=1)
+            src.append(nodes.ravel())
+            dst.append(to.ravel())
+            shares.append(np.full(nodes.size, share * stands_for))
     return Hops(np.concatenate(src), np.concatenate(dst), np.concatenate(shares))
 
 
