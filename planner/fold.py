@@ -33,53 +33,45 @@ class Fold:
 
 def fold(links: Ints, owner: Ints, kind: Ints, capacity: NDArray[np.float64]) -> Fold:
     """Fold flows (flow `owner[i]` crosses link `links[i]`); `kind` tells flows of unlike size apart."""
-    used, link = np.unique(links, return_inverse=True)
+    used = np.flatnonzero(np.bincount(links, minlength=len(capacity)))
+    place = np.zeros(len(capacity), dtype=np.int64)
+    place[used] = np.arange(len(used))
+    link = place[links]
     flow_color, link_color = _numbered(kind), _numbered(capacity[used])
-    by_flow, by_link = _Groups(owner, len(kind)), _Groups(link, len(used))
     colors = 0
     while colors != (colors := _count(flow_color) + _count(link_color)):
-        flow_color = _refined(flow_color, by_flow.sums(_hashes(link_color)[link]))
-        link_color = _refined(link_color, by_link.sums(_hashes(flow_color)[owner]))
+        flow_color = _refined(flow_color, _sums(link_color, link, owner, len(kind)))
+        link_color = _refined(link_color, _sums(flow_color, owner, link, len(used)))
     member = np.unique(link_color, return_index=True)[1]
     representative = np.zeros(len(used), dtype=bool)
     representative[member] = True
     mine = representative[link]
-    pairs, count = np.unique(np.stack([link_color[link[mine]], flow_color[owner[mine]]]), axis=1, return_counts=True)
-    return Fold(flow_color, used[member], pairs[0], pairs[1], count, _count(flow_color))
+    classes = _count(flow_color)
+    pairs, count = np.unique(link_color[link[mine]] * classes + flow_color[owner[mine]], return_counts=True)
+    return Fold(flow_color, used[member], *np.divmod(pairs, max(classes, 1)), count, classes)
 
 
-class _Groups:
-    """Sums over the entries of each group."""
+def _sums(colors: Ints, seen: Ints, group: Ints, count: int) -> Hashes:
+    """By group, the multiset of the colours of what it sees, as a number: a sum of fixed pseudo-random numbers.
 
-    def __init__(self, group: Ints, count: int) -> None:
-        self.order = np.argsort(group, kind="stable")
-        sizes = np.bincount(group, minlength=count)
-        self.some = sizes > 0
-        self.start = (np.cumsum(sizes) - sizes)[self.some]
-
-    def sums(self, values: Hashes) -> Hashes:
-        """By group, modulo 2⁶⁴; 0 for a group without entries."""
-        out = np.zeros(len(self.some), dtype=np.uint64)
-        if len(self.start):
-            out[self.some] = np.add.reduceat(values[self.order], self.start)
-        return out
+    Two sums of 32-bit halves in float64, which are exact up to 2²¹ members of a group and, unlike a sum modulo 2⁶⁴,
+    need no sorting.
+    """
+    table = np.random.default_rng(1).integers(0, 2**64, _count(colors), dtype=np.uint64)
+    halves = (table & np.uint64(0xFFFFFFFF), table >> np.uint64(32))
+    low, high = (
+        np.bincount(group, half.astype(np.float64)[colors][seen], count).astype(np.uint64) for half in halves
+    )
+    return low * np.uint64(0xD6E8FEB86659FD93) ^ high
 
 
 def _count(colors: Ints) -> int:
     return int(colors.max(initial=-1)) + 1
 
 
-def _hashes(colors: Ints) -> Hashes:
-    """A fixed pseudo-random number for each member's colour, so that a sum stands for a multiset of colours."""
-    table = np.random.default_rng(1).integers(0, 2**64, _count(colors), dtype=np.uint64)
-    hashes: Hashes = table[colors]
-    return hashes
-
-
 def _refined(colors: Ints, seen: Hashes) -> Ints:
     """New colours: old colour and what was seen, together."""
-    mixed = _hashes(colors) * np.uint64(0x9E3779B97F4A7C15) ^ seen
-    return _numbered(mixed)
+    return _numbered(colors.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ seen)
 
 
 def _numbered(values: NDArray[np.generic]) -> Ints:

@@ -206,17 +206,8 @@ class Cluster:
 
     def _routes(self, a: Numbers, out: int, b: Numbers, into: int) -> tuple[Numbers, Numbers]:
         """(links, owner) through the fabric from NIC `out` of nodes a[k] to NIC `into` of nodes b[k]."""
-        attached = [row[out] for row in self.fabric.attach] if self.fabric.by_destination else range(self.nodes)
-        start = {where: number for number, where in enumerate(dict.fromkeys(attached))}
-        starts = np.array([start[where] for where in attached], dtype=np.int64)
-        _, first, which = np.unique(starts[a] * self.nodes + b, return_index=True, return_inverse=True)
-        routes = [self.fabric.route((int(a[i]), out), (int(b[i]), into)) for i in first]
-        lengths = np.array([len(route) for route in routes], dtype=np.int64)
-        flat = np.array([edge for route in routes for edge in route], dtype=np.int64)
-        begin = (np.cumsum(lengths) - lengths)[which]
-        whose = np.repeat(np.arange(len(which)), lengths[which])
-        step = np.arange(len(whose)) - np.repeat(np.cumsum(lengths[which]) - lengths[which], lengths[which])
-        return int(self._first[-1]) + flat[begin[whose] + step], whose
+        edges, whose = self.fabric.routes(a, out, b, into)
+        return int(self._first[-1]) + edges, whose
 
     def _across(self, a: int, from_: str, b: int, to: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
         """From a device of node a to one of node b: NIC positions (out, into), edges inside a, edges inside b."""

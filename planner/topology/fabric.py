@@ -7,7 +7,7 @@ equal-cost paths told apart by the destination port (InfiniBand fat-tree routing
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,8 +53,7 @@ class Switches:
         self.attach, merged = build(fabric, ports)
         self.edges = self._overridden(merged, overrides)
         self.names = sorted({*(e.src for e in self.edges), *(s for row in self.attach for s in row)}, key=natural)
-        self._ports_of: dict[str, dict[tuple[int, int], int]] = {}
-        self._to: dict[str, tuple[list[int], list[int]]] = {}
+        self._to: dict[int, tuple[Numbers, Numbers]] = {}
 
     # Each builder returns (attach, links); links maps (a, b) of one direction to (bandwidth, latency).
 
@@ -168,50 +167,93 @@ class Switches:
         cost = np.array([edge.latency * _HOPS + 1 for edge in self.edges], dtype=np.int64)
         return number, order, src[order], dst[order], cost[order]
 
-    def _towards(self, target: str) -> tuple[list[int], list[int]]:
+    def _towards(self, target: int) -> tuple[Numbers, Numbers]:
         """(equally good edges towards target by switch, where those of each switch begin); Bellman and Ford."""
         if target not in self._to:
             number, edges, src, dst, each = self._sorted
             sources, start = np.unique(src, return_index=True)
             cost = np.full(len(number), _FAR)
-            cost[number[target]] = 0
+            cost[target] = 0
+            over = cost[dst] + each
             for _ in number:
                 over = cost[dst] + each
-                nearer = np.minimum(cost[sources], np.minimum.reduceat(over, start))
+                nearer = np.minimum(cost[sources], np.minimum.reduceat(over, start)) if len(start) else cost[sources]
                 if (nearer == cost[sources]).all():
                     break
                 cost[sources] = nearer
             best = (over == cost[src]) & (over < _FAR)
             begin = np.concatenate(([0], np.cumsum(np.bincount(src[best], minlength=len(number)))))
-            self._to[target] = edges[best].tolist(), begin.tolist()
+            self._to[target] = edges[best], begin
         return self._to[target]
 
     def route(self, src: tuple[int, int], dst: tuple[int, int]) -> tuple[int, ...]:
         """Edge numbers from the switch of NIC (node, position) src to that of dst. Raises TopologyError."""
-        here, target = self.attach[src[0]][src[1]], self.attach[dst[0]][dst[1]]
-        if here == target:
-            return ()
-        number = self._sorted[0]
-        best, begin = self._towards(target) if self.edges else ([], [0] * (len(number) + 1))
-        if begin[number[here]] == begin[number[here] + 1]:
-            raise TopologyError(f"no way from node {src[0]} ({here}) to node {dst[0]} ({target}) through the fabric")
-        key = self._port_number(dst) if self.by_destination else zlib.crc32(repr((src, dst)).encode())
-        edges = []
-        while here != target:
-            first, choices = begin[number[here]], begin[number[here] + 1] - begin[number[here]]
-            edges.append(best[first + key % choices])
-            key //= choices
-            here = self.edges[edges[-1]].dst
-        return tuple(edges)
+        edges, _ = self.routes(np.array([src[0]]), src[1], np.array([dst[0]]), dst[1])
+        return tuple(edges.tolist())
 
-    def _port_number(self, port: tuple[int, int]) -> int:
-        switch = self.attach[port[0]][port[1]]
-        if not self._ports_of:
-            for node, row in enumerate(self.attach):
-                for nic, name in enumerate(row):
-                    numbers = self._ports_of.setdefault(name, {})
-                    numbers[node, nic] = len(numbers)
-        return self._ports_of[switch][port]
+    def routes(self, a: Numbers, out: int, b: Numbers, into: int) -> tuple[Numbers, Numbers]:
+        """Many routes at once, from NIC `out` of node a[k] to NIC `into` of node b[k]: (edges, whose), hop by hop.
+
+        Raises TopologyError where there is none.
+        """
+        here, there = self._switch[a, out], self._switch[b, into]
+        if self.by_destination:
+            keys = self._port_number[b, into]
+        else:
+            keys = np.array(
+                [zlib.crc32(repr(((x, out), (y, into))).encode()) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+            )
+        edges, whose = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        order = np.argsort(there, kind="stable")
+        order = order[here[order] != there[order]]
+        for at in np.split(order, np.flatnonzero(np.diff(there[order])) + 1) if len(order) else ():
+            target = int(there[at[0]])
+            best, begin = self._towards(target)
+            spot, key = here[at], keys[at]
+            lost = begin[spot] == begin[spot + 1]
+            if lost.any():
+                k = int(at[lost][0])
+                near, far = self.names[here[k]], self.names[target]
+                raise TopologyError(f"no way from node {a[k]} ({near}) to node {b[k]} ({far}) through the fabric")
+            while len(at):
+                first, choices = begin[spot], begin[spot + 1] - begin[spot]
+                edge = best[first + key % choices]
+                edges.append(edge)
+                whose.append(at)
+                going = self._ends[edge] != target
+                at, spot, key = at[going], self._ends[edge][going], (key // choices)[going]
+        return np.concatenate(edges), np.concatenate(whose)
+
+    @cached_property
+    def _ends(self) -> Numbers:
+        """Number of the switch that each edge leads to."""
+        number = self._sorted[0]
+        return np.array([number[edge.dst] for edge in self.edges], dtype=np.int64)
+
+    @cached_property
+    def _switch(self) -> Numbers:
+        """Number of the switch that each NIC is on, by node and position; −1 for none."""
+        number = self._sorted[0]
+        return self._by_port(lambda node, nic: number[self.attach[node][nic]])
+
+    @cached_property
+    def _port_number(self) -> Numbers:
+        """Place of each NIC among those on its switch, by node and position."""
+        seen: dict[str, int] = {}
+
+        def place(node: int, nic: int) -> int:
+            name = self.attach[node][nic]
+            seen[name] = seen.get(name, -1) + 1
+            return seen[name]
+
+        return self._by_port(place)
+
+    def _by_port(self, value: Callable[[int, int], int]) -> Numbers:
+        found = np.full((len(self.attach), max(map(len, self.attach))), -1, dtype=np.int64)
+        for node, row in enumerate(self.attach):
+            for nic in range(len(row)):
+                found[node, nic] = value(node, nic)
+        return found
 
     def parts(self) -> list[set[int]]:
         """Groups of nodes that can reach each other through the fabric, largest first."""
