@@ -33,7 +33,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def found() -> Found:
     """Group of cases → case → what is wrong with it on some rank, or None."""
-    worker = Path(__file__).parent / "workers" / "calls.py"
+    worker = Path(__file__).parent / "workers" / "sessions.py"
     done = subprocess.run(
         [sys.executable, "-W", "error::FutureWarning", str(worker)],
         capture_output=True,
@@ -48,6 +48,6 @@ def found() -> Found:
 
 @pytest.mark.parametrize("group", CASES)
 def test_group(found: Found, group: str) -> None:
-    """What each case promises stands in tests/multi/workers/calls.py; none may be missing."""
+    """What each case promises stands in the workers that sessions.py runs; none may be missing."""
     assert {name: problem for name, problem in found[group].items() if problem} == {}
     assert len(found[group]) == CASES[group], sorted(found[group])

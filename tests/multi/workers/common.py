@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from zipplan.planner.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
 from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Range
 from zipplan.planner.schedule import Schedule
+
+RANKS = 4
+Found = dict[str, str | None]  # case → what is wrong with it; None when it holds
 
 
 def plan_of(schedules: Sequence[Schedule], transport: str = "gloo", dtype: str = "bf16", size: int = 4096) -> Plan:
@@ -32,6 +37,26 @@ def plan_of(schedules: Sequence[Schedule], transport: str = "gloo", dtype: str =
         name="test", fingerprint="f" * 64, nodes=grid.nodes, ranks_per_node=grid.ranks_per_node, transport=transport
     )
     return Plan(made_by="tests", calibration="none", topology=topology, entries=entries)
+
+
+def zipped_plan(ranks: int = RANKS, dtype: str = "bf16", codec: str = "window") -> Plan:
+    """Every collective zipped."""
+    builders = (all_gather.zipped, reduce_scatter.zipped, all_reduce.two_shot, all_to_all.zipped)
+    return plan_of([build(1, ranks, codec) for build in builders], dtype=dtype)
+
+
+def expect(condition: bool, otherwise: str) -> str | None:
+    """None when it holds."""
+    return None if condition else otherwise
+
+
+def raised(kind: type[Exception], call: Callable[[], Any]) -> str:
+    """What call() raises of this kind."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    return "nothing"
 
 
 def values(shape: int | Sequence[int], dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
