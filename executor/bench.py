@@ -20,7 +20,6 @@ from zipplan.planner.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from zipplan.executor.measure import Bench, Row
-    from zipplan.executor.session import Session
     from zipplan.executor.show import Skipped
     from zipplan.planner.plan import Entry, Plan
 
@@ -33,7 +32,14 @@ EXAMPLE = "torchrun --nproc-per-node 4 -m zipplan.executor.bench --plan plan.jso
 @click.option("-e", "--end", metavar="S", help="Largest size.  [default: as -b]")
 @click.option("-f", "--factor", type=click.IntRange(2), default=2, show_default=True, help="From size to size.")
 @click.option("-n", "--iters", type=click.IntRange(1), default=10, show_default=True, help="Timed calls per size.")
-@click.option("-w", "--warmup", type=click.IntRange(0), default=2, show_default=True, help="Untimed calls per size.")
+@click.option(
+    "-w",
+    "--warmup",
+    type=click.IntRange(0),
+    default=2,
+    show_default=True,
+    help="Untimed calls per size, after the first, which never counts.",
+)
 @click.option("--ranks-per-node", type=click.IntRange(1), metavar="K", help="Rehearse nodes of K ranks on one host.")
 @click.option("--topology", metavar="T", help="This machine (shipped name or file); refuse a plan made for another.")
 @click.option("--check/--no-check", default=True, show_default=True, help="Compare the bits of every result.")
@@ -104,7 +110,7 @@ def run(options: dict[str, Any], sizes: list[int]) -> int:
             return refuse(error)
         rows = _measure(meter, [(e, size) for e in entries for size in (sizes or e.sizes_planned)], options["timeout"])
         if dist.get_rank() == 0:
-            _print(session, rows, skipped, options)
+            _print(meter, rows, skipped, options)
         dist.barrier()
         return 0 if all(row.bits_identical is not False for row in rows) else 1
     finally:
@@ -148,14 +154,14 @@ def _measure(meter: Bench, work: list[tuple[Entry, int]], timeout: int) -> list[
     return rows
 
 
-def _print(session: Session, rows: list[Row], skipped: list[Skipped], options: dict[str, Any]) -> None:
+def _print(meter: Bench, rows: list[Row], skipped: list[Skipped], options: dict[str, Any]) -> None:
     from zipplan.executor.show import document, print_tables
 
     path = options["plan"] or os.environ["ZIPPLAN_PLAN"]
     if options["as_json"]:
-        click.echo(json.dumps(document(session, path, rows, skipped), indent=1, allow_nan=False))
+        click.echo(json.dumps(document(meter, path, rows, skipped), indent=1, allow_nan=False))
     else:
-        print_tables(session, Path(path).name, rows, skipped)
+        print_tables(meter, Path(path).name, rows, skipped)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from zipplan.executor import native
 from zipplan.executor.codec import SlotCodec
 from zipplan.executor.faults import Watch
+from zipplan.planner.errors import CodecError
 from zipplan.planner.schedule import INPUT, OUTPUT, Exchange, Op, Payload, Schedule, Stage
 
 
@@ -230,6 +231,7 @@ class _Part:
         peers = self.schedule.axis_size(stage.axis)
         if stage.dst in self.told:
             own, sizes = (told.cpu().view(torch.int64).numpy() for told in reversed(self.told[stage.dst]))
+            _check_sizes(sizes, self._codec.dynamic_bound)
         else:
             own, sizes = self._codec.sizes(src.static, dst.static)
         self.traffic += Traffic(len(own) * self.slot_bytes, src.static.numel() + int(own.sum()))
@@ -261,6 +263,16 @@ class _Part:
     def _place(self, stage: Stage) -> int:
         """This rank's place in its group on the stage's axis."""
         return self.schedule.group(stage.axis, self.axes.rank).index(self.axes.rank)
+
+
+def _check_sizes(sizes: np.ndarray, bound: int) -> None:
+    """Raise CodecError for a size that no frame has, before anything is made or received of that size."""
+    wrong = np.flatnonzero((sizes < 0) | (sizes > bound))
+    if len(wrong):
+        raise CodecError(
+            f"frame {wrong[0]}: size of its dynamic region, sent ahead of it: expected 0 to {bound} bytes, found "
+            f"{sizes[wrong[0]]}; the message was damaged on its way"
+        )
 
 
 @functools.cache

@@ -59,7 +59,8 @@ class Bench:
 
     def __init__(self, session: Session, device: torch.device, iterations: int, warmup: int, check_bits: bool) -> None:
         self.session, self.device = session, device
-        self.iterations, self.warmup, self.check_bits = iterations, warmup, check_bits
+        self.iterations, self.check_bits = iterations, check_bits
+        self.untimed = 1 + warmup  # the first call of a size takes scratch and may compile
 
     def missing(self, collective: Collective, dtype_name: str) -> str | None:
         """Why no message of this kind can be measured here; None when it can."""
@@ -109,10 +110,10 @@ class Bench:
     def _times(self, case: _Case) -> tuple[list[int], list[int]]:
         """Nanoseconds per iteration of the slowest rank, native and planned by turns, so that drift meets both."""
         native_ns, planned_ns = [], []
-        for _ in range(self.warmup + self.iterations):
+        for _ in range(self.untimed + self.iterations):
             native_ns.append(self._time(case, case.native))
             planned_ns.append(self._time(case, case.planned))
-        slowest = self._across(native_ns[self.warmup :] + planned_ns[self.warmup :], dist.ReduceOp.MAX)
+        slowest = self._across(native_ns[-self.iterations :] + planned_ns[-self.iterations :], dist.ReduceOp.MAX)
         return slowest[: self.iterations], slowest[self.iterations :]
 
     def _time(self, case: _Case, call: Callable[[], None]) -> int:

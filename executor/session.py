@@ -29,6 +29,7 @@ from zipplan.executor.coders import Coder, coder_for
 from zipplan.executor.decide import Decider, Decision, has_frames, rehearsal, remember
 from zipplan.executor.interpreter import Scratch, Traffic, run
 from zipplan.executor.streams import device_of, streams_of
+from zipplan.executor.uncompiled import uncompiled
 from zipplan.executor.work import Forwarded, Handle, Lane, finished
 from zipplan.planner.collectives import NATIVE
 from zipplan.planner.errors import CollectiveError
@@ -99,12 +100,14 @@ class Session:
             log.warning("rehearsal: %s; predicted times are not compared", self.rehearsal)
         _open.add(self)
 
+    @uncompiled
     def all_gather(self, output: Tensor, input: Tensor, *, async_op: bool = False, kind: str = "") -> Handle | None:
         """output (ranks × input.numel() elements, same dtype, any shape) = all ranks' input, in rank order."""
         if not async_op and self._repeated(Collective.ALL_GATHER, output, input, SUM, kind):
             return None
         return self._call(Call(Collective.ALL_GATHER, output, input, kind=kind), async_op)
 
+    @uncompiled
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: Any = SUM, *, async_op: bool = False, kind: str = ""
     ) -> Handle | None:
@@ -116,12 +119,14 @@ class Session:
             return None
         return self._call(Call(Collective.REDUCE_SCATTER, output, input, op, kind), async_op)
 
+    @uncompiled
     def all_reduce(self, tensor: Tensor, op: Any = SUM, *, async_op: bool = False, kind: str = "") -> Handle | None:
         """tensor = sum over ranks, in place; any number of elements, any shape; op as in `reduce_scatter`."""
         if not async_op and self._repeated(Collective.ALL_REDUCE, tensor, tensor, op, kind):
             return None
         return self._call(Call(Collective.ALL_REDUCE, tensor, tensor, op, kind), async_op)
 
+    @uncompiled
     def all_to_all(
         self, output: Tensor, input: Tensor, output_splits: list[int] | None = None,
         input_splits: list[int] | None = None, *, async_op: bool = False, kind: str = "",
@@ -152,6 +157,7 @@ class Session:
         """What ran, by class of calls."""
         return self.decider.classes
 
+    @uncompiled
     def forward(self, name: str, job: Callable[[], Any], ordered: bool = True) -> Any:
         """Run `job`, a call of the transport that no plan covers, after all earlier calls if ordered; count it."""
         self.fallbacks[name, "any", "not accelerated"] += 1

@@ -7,8 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from zipplan.executor.measure import Row
-from zipplan.executor.session import Session
+from zipplan.executor.measure import Bench, Row
 from zipplan.planner.units import format_size, format_time
 
 Skipped = dict[str, str]
@@ -17,22 +16,26 @@ Skipped = dict[str, str]
 _VERDICT = {True: "yes", False: "NO", None: "not checked"}
 
 
-def document(session: Session, path: str, rows: list[Row], skipped: list[Skipped]) -> dict[str, Any]:
+def document(meter: Bench, path: str, rows: list[Row], skipped: list[Skipped]) -> dict[str, Any]:
     """The JSON document of the bench; times in µs, bandwidths in 10⁹ bytes per second."""
+    session = meter.session
     assert session.plan is not None
     return {
         "schema": 1,
         "plan": {"path": path, "hash": session.plan.hash, **session.plan.topology.model_dump(mode="json")},
         "transport": session.backend,
         "rehearsal": session.rehearsal,
+        "iterations": meter.iterations,
+        "untimed": meter.untimed,
         "rows": [row.to_json() for row in rows],
         "skipped": skipped,
         "fallbacks": session.fallback_rows(),
     }
 
 
-def print_tables(session: Session, name: str, rows: list[Row], skipped: list[Skipped]) -> None:
+def print_tables(meter: Bench, name: str, rows: list[Row], skipped: list[Skipped]) -> None:
     """One row per collective and size on stdout, then what went wrong, what was skipped and what ran natively."""
+    session = meter.session
     assert session.plan is not None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("collective", "dtype", "size", "schedule"):
@@ -59,7 +62,9 @@ def print_tables(session: Session, name: str, rows: list[Row], skipped: list[Ski
     console.print(f"{name}: {session.plan.topology.name}, {session.ranks} ranks on {session.backend}", soft_wrap=True)
     console.print(table)
     console.print(
-        "times: median of the slowest rank; bandwidths in GB/s; wire: bytes that a rank sends", soft_wrap=True
+        f"times: median of the slowest rank over {meter.iterations} calls after {meter.untimed} untimed; "
+        "bandwidths in GB/s; wire: bytes that a rank sends",
+        soft_wrap=True,
     )
     for row in rows:
         if row.problem:

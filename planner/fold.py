@@ -59,9 +59,7 @@ def _sums(colors: Ints, seen: Ints, group: Ints, count: int) -> Hashes:
     """
     table = np.random.default_rng(1).integers(0, 2**64, _count(colors), dtype=np.uint64)
     halves = (table & np.uint64(0xFFFFFFFF), table >> np.uint64(32))
-    low, high = (
-        np.bincount(group, half.astype(np.float64)[colors][seen], count).astype(np.uint64) for half in halves
-    )
+    low, high = (np.bincount(group, half.astype(np.float64)[colors][seen], count).astype(np.uint64) for half in halves)
     return low * np.uint64(0xD6E8FEB86659FD93) ^ high
 
 

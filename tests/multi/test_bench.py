@@ -63,6 +63,7 @@ def test_json_is_all_there_is_on_stdout(torchrun: Launch, plan: Path) -> None:
     assert document["schema"] == 1
     assert document["plan"]["hash"] == Plan.load(plan).hash
     assert document["fallbacks"] == []
+    assert (document["iterations"], document["untimed"]) == (2, 2)  # the first call of a size never counts (F070)
     rows = document["rows"]
     asked = {(c, s) for c in Collective for s in (65536, 1 << 20)}
     assert {(r["collective"], r["size_bytes"]) for r in rows} >= asked
@@ -93,6 +94,7 @@ def test_table_and_rehearsal_of_two_nodes(torchrun: Launch, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "two nodes.json: hgx-a100, 4 ranks on gloo"
+    assert any("over 1 calls after 3 untimed" in line for line in lines)
     assert lines[1].split()[:3] == ["collective", "dtype", "size"]
     assert lines[1].rstrip().endswith("bits identical")
     assert [line.rstrip().endswith(" yes") for line in lines[2:14]] == [True] * 12

@@ -27,6 +27,13 @@ CASES = {
     "ddp": 4,
     "moe": 9,
     "pipeline": 5,
+    "shards": 5,
+    "buckets": 8,
+    "order": 5,
+    "threads": 1,
+    "lies": 6,
+    "compiled": 3,
+    "many": 2,
 }
 
 

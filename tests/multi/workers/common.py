@@ -59,9 +59,11 @@ def raised(kind: type[Exception], call: Callable[[], Any]) -> str:
     return "nothing"
 
 
-def values(shape: int | Sequence[int], dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
-    """N(0, 0.02), different at every position and on every rank."""
-    random = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
+def values(
+    shape: int | Sequence[int], dtype: torch.dtype = torch.bfloat16, seed: int = 0, rank: int | None = None
+) -> torch.Tensor:
+    """N(0, 0.02), different at every position and on every rank; those of `rank` (None: this one)."""
+    random = torch.Generator().manual_seed(1000 * seed + (dist.get_rank() if rank is None else rank))
     return torch.normal(0.0, 0.02, (shape,) if isinstance(shape, int) else tuple(shape), generator=random).to(dtype)
 
 

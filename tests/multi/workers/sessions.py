@@ -1,4 +1,4 @@
-"""Runs the cases of calls.py, promises.py and training_hooks.py, each group in a launch of its own."""
+"""Runs the cases of calls, promises, training_hooks, shards and use, each group in a launch of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import sys
 
 import calls
 import promises
+import shards
+import torch._dynamo  # noqa: F401  # FSDP2 loads it at first use; so once, not in every rank
 import training_hooks
+import use
 from common import RANKS, Found
 from forked import launch
 
@@ -15,7 +18,10 @@ CASES = (
     *(calls.splits, calls.groups, calls.operations, calls.pieces, calls.handles),
     *(promises.steady, promises.checks, promises.adaptive),
     *(training_hooks.fsdp, training_hooks.ddp, training_hooks.moe, training_hooks.pipeline),
+    *(shards.shards, shards.buckets, shards.order),
+    *(use.threads, use.lies, use.compiled, use.many),
 )
+OTHERS = {shards.shards: 8, use.compiled: 2}  # ranks, where not RANKS
 
 
 def main(names: list[str]) -> None:
@@ -24,7 +30,7 @@ def main(names: list[str]) -> None:
     for case in CASES:
         if names and case.__name__ not in names:
             continue
-        ended = launch(case, RANKS, limit_s=60)
+        ended = launch(case, OTHERS.get(case, RANKS), limit_s=60)
         joined: Found = {}
         for rank, end in enumerate(ended):
             said = end.said if isinstance(end.said, dict) and end.code == 0 else {f"rank {rank} ended": str(end)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from zipplan.executor import check, init
 from zipplan.executor.codec import SlotCodec
 from zipplan.executor.coders import CpuCoder
 from zipplan.executor.decide import rehearsal
-from zipplan.executor.interpreter import Scratch
+from zipplan.executor.interpreter import Scratch, sum_by_sender
+from zipplan.executor.measure import Bench
+from zipplan.executor.report import text
 from zipplan.planner.collectives import ZIPPED
 from zipplan.planner.errors import ConfigError, PlanError
 from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Range
@@ -82,6 +85,46 @@ def test_scratch_is_reused() -> None:
     session.all_reduce(tensor[:2000])
     session.all_reduce(tensor)
     assert {name: memory.data_ptr() for name, memory in scratch._held.items()} == held
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_nothing_is_made_inside_the_timed_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F070: one iteration, no warm-up asked for: scratch and codec were made by a call before, which is told of."""
+    session = init(plan_of_zipped(), adaptive=False)
+    bench = Bench(session, torch.device("cpu"), 1, 0, False)
+    grown, time_one = [], bench._time
+
+    def watched(case: Any, call: Any) -> int:
+        before = session.scratch_bytes, len(session._codecs)
+        taken = time_one(case, call)
+        grown.append((session.scratch_bytes, len(session._codecs)) != before)
+        return taken
+
+    monkeypatch.setattr(bench, "_time", watched)
+    bench.row(Collective.ALL_GATHER, "bf16", 1 << 16)
+    assert grown == [False, True, False, False]  # native, planned; then those that count
+    assert bench.untimed == 1
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_switches_that_change_what_runs_are_in_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F081: who reads the report of a job sees at once that compression was switched off."""
+    monkeypatch.setenv("ZIPPLAN_DISABLE", "1")
+    session = init(plan_of_zipped())
+    session.all_reduce(torch.ones(3))
+    assert session.report()["switches"] == {"disabled": True, "check": "off"}
+    assert text(session).splitlines()[1] == "  ZIPPLAN_DISABLE is on: nothing was compressed"
+
+
+def test_sums_of_many_ranks_are_rounded_once() -> None:
+    """F049: 64 ranks of N(0, 1) in bf16. Adding in bf16 at every hop errs several times as much as rounding once."""
+    rows = torch.normal(0.0, 1.0, (64, 4096), generator=torch.Generator().manual_seed(1)).bfloat16()
+    exact, hops, once = rows.double().sum(0), rows[0].clone(), torch.zeros(4096, dtype=torch.bfloat16)
+    for row in rows[1:]:
+        hops += row
+    sum_by_sender(check.bytes_of(rows), 64, torch.bfloat16, once.view(torch.uint8))
+    assert ((once - exact).abs() <= exact.abs() * 2**-8 + 2**-15).all()  # half a unit in the last place, and FP32's own
+    assert float((hops - exact).abs().mean()) > 4 * float((once - exact).abs().mean())
 
 
 def test_scratch_grows() -> None:
