@@ -117,7 +117,7 @@ class Watch:
         """Around one collective: anything that fails inside becomes a CollectiveError that all ranks hear of.
 
         `what` names the call. Errors that all ranks raise alike before data moves (other ZipplanErrors than codec
-        errors) pass unchanged.
+        errors) pass unchanged; so do interrupts and exits, after which the session is broken.
         """
         if self.broken is not None:
             raise self.broken
@@ -138,6 +138,9 @@ class Watch:
         except RuntimeError as error:
             own = isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
             raise self._failed(what(), error, own=own) from error
+        except BaseException as error:  # an interrupt, an exit, a bug: raised as it is, but peers must not wait for it
+            self._failed(what(), error, own=True)
+            raise
 
     def _failed(self, what: str, error: BaseException, own: bool) -> CollectiveError:
         text = first_sentence(error)
@@ -183,10 +186,14 @@ class Watch:
 
 
 def first_sentence(error: BaseException) -> str:
-    """The error's first sentence without a transport's source positions."""
+    """The error's first sentence without a transport's source positions; its kind where it is not a transport's."""
     text = str(error).split("] ", 1)[-1] if str(error).startswith("[") else str(error)
-    text = (text.strip() or type(error).__name__).splitlines()[0].split(". ")[0]
-    return f"{type(error).__name__}: {text}" if isinstance(error, ZipplanError | MemoryError) else text
+    kind = type(error).__name__
+    if not text.strip():
+        return kind
+    text = text.strip().splitlines()[0].split(". ")[0]
+    plain = isinstance(error, RuntimeError | PeerFailed) and not isinstance(error, ZipplanError)
+    return text if plain else f"{kind}: {text}"
 
 
 def store_of(members: Sequence[int], number: int) -> Any:

@@ -17,7 +17,10 @@ pytestmark = [pytest.mark.multi, pytest.mark.timeout(170)]
 ROUNDS = 2
 VICTIM = 2
 LIMIT_S = 3 + 1 + 3 + 5  # timeout, a look at the store, grace, and slack for two busy cores
-WHAT = r"CollectiveError: all_gather of \d+ bf16 \(call 7 of 4 ranks\) failed on rank {rank} in stage '\w+': "
+WAYS = {"calls", "handles", "group", "sharded"}
+WHAT = (
+    r"CollectiveError: all_gather of \d+ bf16 {kind}\(call {call} of 4 ranks\) failed on rank {rank} in stage '\w+': "
+)
 SILENT = "no word from rank 2, which ended, stalled or did not make this call"
 
 
@@ -62,16 +65,24 @@ def ends() -> list[dict[str, Any]]:
             "RuntimeError: twice: all_gather",
             "rank 2 failed first, in stage 'all_gather_world_",
         ),
+        ("interrupted", 1, "KeyboardInterrupt", "rank 2 failed first, in stage 'all_gather_world_encode': Keyboard"),
     ],
 )
 def test_every_rank_ends(ends: list[dict[str, Any]], case: str, code: int, said: str | None, told: str) -> None:
-    """F040, F068: survivors end in time with collective, call, stage and ranks; the victim as it was hurt."""
-    for ranks in (done[case] for done in ends):
+    """F040, F068, F069: survivors end in time with collective, call, stage and ranks; the victim as it was hurt."""
+    for done in ends:
+        way, ranks = done[case]["way"], done[case]["ranks"]
+        kind, call = (r"\(weights\) ", 13) if way == "sharded" else ("", 7)
         assert ranks[VICTIM]["code"] == code
         assert ranks[VICTIM]["said"] is None if said is None else said in ranks[VICTIM]["said"]
         for rank in (0, 1, 3):
             end = ranks[rank]
             assert end["code"] == 1, end
-            assert re.match(WHAT.format(rank=rank), end["said"]), end
+            assert re.match(WHAT.format(rank=rank, kind=kind, call=call), end["said"]), end
             assert told in end["said"], end
             assert end["seconds"] < LIMIT_S, end
+
+
+def test_every_way_in_is_hurt(ends: list[dict[str, Any]]) -> None:
+    """Calls, handles, the process group and FSDP2's hooks: the second round goes another way in every case."""
+    assert {case["way"] for done in ends for case in done.values()} == WAYS

@@ -1,4 +1,8 @@
-"""Ranks that die, stall, lie or run out of memory: how every rank ends, again and again."""
+"""Ranks that die, stall, lie or run out of memory: how every rank ends, again and again.
+
+python tests/multi/workers/chaos.py 2                        every case twice, as CI has it; JSON
+python tests/multi/workers/chaos.py --minutes 10 --seed 1    any case, any way, at any moment; what ended wrongly
+"""
 
 from __future__ import annotations
 
@@ -6,46 +10,104 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import plan_of, values
+import torch._dynamo  # FSDP2 loads it at first use; so once, not in every rank
+import torch.distributed as dist
+from common import RANKS, values, zipped_plan
 from forked import Ended, launch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import zipplan.executor as zipplan
-from zipplan.executor import interpreter
-from zipplan.planner.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
+from zipplan.executor import interpreter, process_group
+from zipplan.executor.hooks import fsdp
 from zipplan.planner.schedule import Payload
 
-RANKS = 4
 VICTIM = 2
 TIMEOUT_S = 3
+GOOD = 2  # steps before the victim is hurt
 
 Hurt = Callable[[Any], None]
+Step = Callable[[], None]
 
 
-def step(session: zipplan.Session) -> None:
-    """One of each collective."""
-    given = values(4 * 5000, seed=1)
-    session.all_gather(torch.empty(16 * 5000, dtype=torch.bfloat16), given)
-    session.all_reduce(given)
-    session.all_to_all(torch.empty_like(given), given)
+def calls(session: zipplan.Session) -> Step:
+    """One of each collective, waited for at once."""
+
+    def step() -> None:
+        given = values(4 * 5000, seed=1)
+        session.all_gather(torch.empty(16 * 5000, dtype=torch.bfloat16), given)
+        session.all_reduce(given)
+        session.all_to_all(torch.empty_like(given), given)
+
+    return step
 
 
-def job(hurt: Hurt) -> Callable[[int], Any]:
-    """Two good steps, then the victim is hurt, then steps until something happens."""
+def handles(session: zipplan.Session) -> Step:
+    """The same, all in flight at once."""
+
+    def step() -> None:
+        given = values(4 * 5000, seed=1)
+        outs = torch.empty(16 * 5000, dtype=torch.bfloat16), torch.empty_like(given)
+        pending = [
+            session.all_gather(outs[0], given, async_op=True),
+            session.all_reduce(given, async_op=True),
+            session.all_to_all(outs[1], given, async_op=True),
+        ]
+        for handle in pending:
+            handle.wait()  # type: ignore[union-attr]
+
+    return step
+
+
+def group(session: zipplan.Session) -> Step:
+    """The same through torch.distributed."""
+
+    def step() -> None:
+        given = values(4 * 5000, seed=1)
+        dist.all_gather_into_tensor(torch.empty(16 * 5000, dtype=torch.bfloat16), given)
+        dist.all_reduce(given)
+        dist.all_to_all_single(torch.empty_like(given), given)
+
+    return step
+
+
+def sharded(session: zipplan.Session) -> Step:
+    """Forward and backward of a model whose parameters and gradients go by the plan."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(100, 200), nn.Tanh(), nn.Linear(200, 100)).bfloat16()
+    for layer in (model[0], model[2], model):
+        fully_shard(layer)
+    fsdp.install(model, session)
+
+    def step() -> None:
+        model(values((8, 100), seed=1)).square().mean().backward()
+
+    return step
+
+
+WAYS = {way.__name__: way for way in (calls, handles, group, sharded)}
+BACKEND = {"group": "cpu:zipplan"}
+
+
+def job(hurt: Hurt, way: str, good: int = GOOD, steps: int = 3) -> Callable[[int], Any]:
+    """A few good steps, then the victim is hurt, then steps until something happens."""
 
     def run(rank: int) -> str:
-        builders = (all_gather.zipped, reduce_scatter.zipped, all_reduce.two_shot, all_to_all.zipped)
-        session = zipplan.init(plan_of([build(1, RANKS, "window") for build in builders]), adaptive=False)
-        for _ in range(2):
-            step(session)
+        own = way != "group"
+        session = zipplan.init(zipped_plan(), adaptive=False) if own else dist.group.WORLD.session
+        step = WAYS[way](session)
+        for _ in range(good):
+            step()
         if rank == VICTIM:
             hurt(session)
-        for _ in range(3):
-            step(session)
+        for _ in range(steps):
+            step()
         return "nothing happened"
 
     return run
@@ -99,10 +161,11 @@ def out_of_memory(session: Any) -> None:
 def corrupted_and_caught(session: Any) -> None:
     """The program catches the error and goes on: the session stays broken, the others still hear of it."""
     corrupted(session)
+    step = calls(session)
     first = again = None
     for attempt in range(2):
         try:
-            step(session)
+            step()
         except RuntimeError as error:
             first, again = (error, None) if attempt == 0 else (first, error)
     time.sleep(3)
@@ -110,23 +173,46 @@ def corrupted_and_caught(session: Any) -> None:
     raise RuntimeError(f"twice: {again}")
 
 
+def interrupted(session: Any) -> None:
+    """Ctrl-C, some way into what comes next."""
+    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    encode = interpreter._Part._encode
+
+    def slow(self: Any, stage: Any) -> None:
+        time.sleep(0.2)
+        encode(self, stage)
+
+    interpreter._Part._encode = slow  # type: ignore[method-assign]
+
+
 CASES: dict[str, Hurt] = {
     case.__name__: case
-    for case in (killed, terminated, stalled, raised, corrupted, out_of_memory, corrupted_and_caught)
+    for case in (killed, terminated, stalled, raised, corrupted, out_of_memory, corrupted_and_caught, interrupted)
 }
+CODES = {"killed": -signal.SIGKILL, "terminated": -signal.SIGTERM}
 
 
-def main(rounds: int) -> None:
-    """Print round → case → how every rank ended."""
+def start(hurt: Hurt, way: str, good: int = GOOD, **options: Any) -> list[Ended]:
+    """One launch."""
+    process_group.register(zipped_plan() if way == "group" else None)
+    limit = TIMEOUT_S + 15
+    return launch(
+        job(hurt, way, good), RANKS, limit_s=limit, backend=BACKEND.get(way, "gloo"), timeout_s=TIMEOUT_S, **options
+    )
+
+
+def rounds(number: int) -> None:
+    """Print round → case → way and how every rank ended; another way in every round."""
     out: list[dict[str, Any]] = []
-    for _ in range(rounds):
+    for turn in range(number):
         ends: dict[str, Any] = {}
-        for name, hurt in CASES.items():
-            ended: list[Ended] = launch(job(hurt), RANKS, limit_s=TIMEOUT_S + 15, timeout_s=TIMEOUT_S)
-            ends[name] = [{"code": e.code, "said": e.said, "seconds": e.seconds} for e in ended]
+        for place, (name, hurt) in enumerate(CASES.items()):
+            way = "calls" if turn == 0 else ("handles", "group", "sharded")[(place + turn) % 3]
+            ended = [{"code": e.code, "said": e.said, "seconds": e.seconds} for e in start(hurt, way)]
+            ends[name] = {"way": way, "ranks": ended}
         out.append(ends)
     json.dump(out, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    rounds(int(sys.argv[1]))
