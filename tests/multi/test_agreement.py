@@ -30,6 +30,7 @@ def raised(torchrun: Callable[..., subprocess.CompletedProcess[str]]) -> dict[st
     ("case", "kind", "parts"),
     [
         ("plan", "AgreementError", ["plan differs between ranks: 0,2-3: ", "; 1: "]),
+        ("plan, all switched off", "AgreementError", ["plan differs between ranks: 0,2-3: ", "; 1: "]),
         ("switch", "AgreementError", ["switch ZIPPLAN_DISABLE differs between ranks: 0,3: on; 1-2: off"]),
         ("unreadable switch", "AgreementError", ["0-1,3: no problem; 2: ZIPPLAN_DISABLE='maybe': expected 1 or 0"]),
         ("one rank without a file", "AgreementError", ["0-2: no problem; 3: /nowhere/plan.json: cannot read"]),
@@ -41,7 +42,9 @@ def raised(torchrun: Callable[..., subprocess.CompletedProcess[str]]) -> dict[st
     ],
 )
 def test_every_rank_raises_the_same(raised: dict[str, str], case: str, kind: str, parts: list[str]) -> None:
-    """F073: ranks are grouped by value; F077: an 8-rank plan on 4 ranks is refused with both shapes."""
+    """F073: ranks are grouped by value; F077: an 8-rank plan on 4 ranks is refused with both shapes; F081: whatever is
+    switched off; F082: another machine.
+    """
     assert raised[case].startswith(f"{kind}: ")
     for part in parts:
         assert part in raised[case]

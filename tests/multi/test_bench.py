@@ -95,6 +95,7 @@ def test_table_and_rehearsal_of_two_nodes(torchrun: Launch, tmp_path: Path) -> N
     lines = done.stdout.splitlines()
     assert lines[0] == "two nodes.json: hgx-a100, 4 ranks on gloo"
     assert any("over 1 calls after 3 untimed" in line for line in lines)
+    assert lines[2].split()[2] == "8"  # asked for 6 bytes: one element of every rank is moved, and shown (F121)
     assert lines[1].split()[:3] == ["collective", "dtype", "size"]
     assert lines[1].rstrip().endswith("bits identical")
     assert [line.rstrip().endswith(" yes") for line in lines[2:14]] == [True] * 12

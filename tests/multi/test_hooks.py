@@ -33,7 +33,7 @@ CASES = {
     "threads": 1,
     "lies": 6,
     "compiled": 3,
-    "many": 2,
+    "many": 3,
 }
 
 

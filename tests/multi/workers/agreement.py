@@ -28,6 +28,9 @@ def main() -> None:
     rank, cases = dist.get_rank(), Cases()
     zipped, native = (plan_of([build(1, 4, "window")]) for build in (all_gather.zipped, all_gather.native))
     cases.note("plan", raised(plan=native if rank == 1 else zipped))
+    os.environ.update(ZIPPLAN_DISABLE="1", ZIPPLAN_CHECK="off")
+    cases.note("plan, all switched off", raised(plan=native if rank == 1 else zipped))
+    del os.environ["ZIPPLAN_DISABLE"], os.environ["ZIPPLAN_CHECK"]
     if rank in (0, 3):
         os.environ["ZIPPLAN_DISABLE"] = "1"
     cases.note("switch", raised(plan=zipped))

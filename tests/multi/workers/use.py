@@ -101,10 +101,14 @@ def compiled(rank: int) -> Found:
 
 
 def many(rank: int) -> Found:
-    """F062: a hundred calls in flight need the scratch of one, and nothing of theirs is kept once they have ended."""
+    """F062: a hundred calls in flight need the scratch of one, and nothing of theirs is kept once they have ended.
+
+    F033: they are counted beyond 2³¹.
+    """
     session, found = zipplan.init(zipped_plan(), adaptive=False), Found()
     session.all_gather(torch.empty(4 * 50_000, dtype=torch.bfloat16), values(50_000))
     held, pending, seen = session.scratch_bytes, [], []
+    session.number = 2**31 - 50
     for turn in range(100):
         out, given = torch.empty(4 * 50_000, dtype=torch.bfloat16), values(50_000, seed=turn)
         pending.append(session.all_gather(out, given, async_op=True))
@@ -114,6 +118,7 @@ def many(rank: int) -> Found:
         handle.wait()
     found["scratch"] = expect(session.scratch_bytes == held, f"{held} bytes grew to {session.scratch_bytes}")
     session.all_gather(torch.empty(4, dtype=torch.bfloat16), values(1))
+    found["counted on"] = expect(session.number == 2**31 + 51, str(session.number))
     del pending, handle
     alive = sum(ref() is not None for ref in seen)
     found["freed"] = expect(alive == 0, f"{alive} inputs are kept")

@@ -70,6 +70,20 @@ def test_nccls_own_variables_are_told_with_their_source_and_what_they_mean_for_p
     assert rows["NCCL_DEBUG"]["advice"] == ""
 
 
+def test_variables_that_force_or_forbid_are_each_explained(tmp_path: Path) -> None:
+    """F076: who reads a plan beside such variables is told what they change."""
+    said = {
+        "NCCL_ALGO": ("Tree", "simulate --algorithm"),
+        "NCCL_PROTO": ("LL", "does not choose its protocol"),
+        "NCCL_P2P_DISABLE": ("1", "--set node.p2p=off"),
+        "NCCL_IB_DISABLE": ("1", "sockets"),
+    }
+    rows = doctor(tmp_path, **{name: value for name, (value, _) in said.items()})
+    for name, (value, advice) in said.items():
+        assert (rows[name]["found"], rows[name]["source"]) == (value, "environment")
+        assert advice in rows[name]["advice"]
+
+
 def test_the_settings_that_the_advice_names_exist(tmp_path: Path) -> None:
     from zipplan.executor.doctor import TOLD
     from zipplan.planner.settings import SETTINGS
