@@ -48,16 +48,18 @@ def gather_bytes(record: bytes, device: torch.device, group: Any = None, watch: 
     return [flat[len(record) * rank : len(record) * (rank + 1)] for rank in range(group.size())]
 
 
-def agree(items: Sequence[Item], device: torch.device, group: Any = None) -> None:
+def agree(items: Sequence[Item], device: torch.device, group: Any = None, watch: Watch | None = None) -> None:
     """Compare `items` (same names in the same order) on all ranks of `group` (None: all). A collective call.
 
     Raises AgreementError, the same on every rank, that groups ranks by value for each item that differs.
     """
     digests = b"".join(hashlib.sha256(f"{i.name}={i.value}".encode()).digest() for i in items)
-    records = gather_bytes(digests, device, group)
+    records = gather_bytes(digests, device, group, watch)
     if all(record == records[0] for record in records):
         return
-    texts = gather_bytes(b"".join(i.text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES) for i in items), device, group)
+    texts = gather_bytes(
+        b"".join(i.text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES) for i in items), device, group, watch
+    )
     lines = []
     for place, item in enumerate(items):
         held: dict[bytes, list[int]] = {}

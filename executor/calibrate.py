@@ -7,7 +7,6 @@ run as the executor runs them; codec stages run on all ranks at once, so that ra
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -108,21 +107,12 @@ def _curve(sizes: list[int], make: Make) -> Curve:
 
 
 def _least_ps(call: Callable[[], object]) -> float:
-    import torch
-    import torch.distributed as dist
-
-    def slowest() -> float:
-        dist.barrier()
-        start = time.perf_counter()
-        call()
-        took = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-        dist.all_reduce(took, op=dist.ReduceOp.MAX)
-        return float(took)
+    from zipplan.executor.measure import slowest
 
     call()
-    times = [slowest() for _ in range(_CALLS[0])]
+    times = [slowest(call) for _ in range(_CALLS[0])]
     while len(times) < _CALLS[1] and sum(times) < _SECONDS:  # all ranks hold the same numbers
-        times.append(slowest())
+        times.append(slowest(call))
     return min(times) * 1e12
 
 

@@ -185,6 +185,15 @@ class Watch:
             time.sleep(0.1)
 
 
+@contextlib.contextmanager
+def starting(store: Any, rank: int, ranks: int, device: torch.device) -> Iterator[Watch]:
+    """Around making groups and agreeing: a rank that does not come is named by all others, in CollectiveError."""
+    watch = Watch(store, rank, ranks, device)
+    with watch.following(lambda: f"start-up of {ranks} ranks"):
+        watch.stage = "process groups"
+        yield watch
+
+
 def first_sentence(error: BaseException) -> str:
     """The error's first sentence without a transport's source positions; its kind where it is not a transport's."""
     text = str(error).split("] ", 1)[-1] if str(error).startswith("[") else str(error)

@@ -54,6 +54,16 @@ class Row:
         return asdict(self)
 
 
+def slowest(call: Callable[[], object]) -> float:
+    """Seconds that `call` takes on the slowest rank, all starting together; equal on all ranks. CPU tensors only."""
+    dist.barrier()
+    start = time.perf_counter()
+    call()
+    took = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
+    dist.all_reduce(took, op=dist.ReduceOp.MAX)
+    return float(took)
+
+
 class Bench:
     """Measures on the ranks of a session; every method is a collective call."""
 

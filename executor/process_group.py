@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup
 
+from zipplan.executor.faults import starting
 from zipplan.executor.session import Session
 from zipplan.executor.start import start
 from zipplan.executor.work import Handle, finished
@@ -72,7 +73,9 @@ class ZipplanProcessGroup(ProcessGroup):
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         whole = not dist.is_initialized()
-        self.inner = transport(PrefixStore("all", store), rank, size, timeout)
+        said = PrefixStore("zipplan", store)
+        with starting(said, rank, size, torch.device("cpu")):
+            self.inner = transport(PrefixStore("all", store), rank, size, timeout)
         # torch looks the backend of a device up in the group itself (FSDP2, DTensor, functional collectives).
         for device in self.inner._device_types:
             self._register_backend(device, _NCCL if self._nccl(device) else _GLOO, self.inner._get_backend(device))
@@ -86,7 +89,6 @@ class ZipplanProcessGroup(ProcessGroup):
 
         backend = "nccl" if any(self._nccl(device) for device in self.inner._device_types) else "gloo"
         local = int(os.environ.get("LOCAL_WORLD_SIZE", size)) if whole else size
-        said = PrefixStore("zipplan", store)
         self.session: Session = start(_plan, local, None, self.inner, backend, said, make, must_fit=whole)
 
     def _nccl(self, device: torch.device) -> bool:

@@ -65,7 +65,8 @@ def init(
         return dist.new_group([members[r] for r in ranks], timeout=limit, use_local_synchronization=not whole)
 
     # A group of the session's own: the program's collectives on `group` may run while the session's are in flight.
-    own = make(list(range(len(members))))
+    with faults.starting(store, group.rank(), group.size(), device_of(transport_of(dist.get_backend(group)))):
+        own = make(list(range(len(members))))
     session = start(plan, local, topology, own, transport_of(dist.get_backend(group)), store, make, adaptive)
     _sessions[members] = session
     return session
@@ -112,23 +113,27 @@ def start(
     no_codec = _no_codec(loaded)
     held = loaded.hash.removeprefix("sha256:") if loaded else "not loaded" if problem else "none"
     versions = f"zipplan {zipplan_version()}, torch {torch.__version__}"
-    agree(
-        [
-            Item("plan", held, f"{held[:12]}{path and f' ({path})'}"),
-            Item("start-up", str(problem), str(problem) if problem else "no problem"),
-            Item("versions", versions, versions),
-            Item("switch ZIPPLAN_DISABLE", str(switches.disabled), "on" if switches.disabled else "off"),
-            Item("switch ZIPPLAN_CHECK", switches.check, switches.check),
-            Item("adaptive", str(adaptive), str(adaptive)),
-            Item("ranks per node", str(ranks_per_node), str(ranks_per_node)),
-            Item("codec on the GPU", str(no_codec), no_codec.get("cuda", "no GPU") or "usable"),
-        ],
-        device_of(backend),
-        group,
-    )
-    if problem is not None:
-        raise problem
-    session = Session(loaded, ranks_per_node, switches, group, backend, store, make)
+    with faults.starting(store, group.rank(), group.size(), device_of(backend)) as watch:
+        watch.stage = "agreement"
+        agree(
+            [
+                Item("plan", held, f"{held[:12]}{path and f' ({path})'}"),
+                Item("start-up", str(problem), str(problem) if problem else "no problem"),
+                Item("versions", versions, versions),
+                Item("switch ZIPPLAN_DISABLE", str(switches.disabled), "on" if switches.disabled else "off"),
+                Item("switch ZIPPLAN_CHECK", switches.check, switches.check),
+                Item("adaptive", str(adaptive), str(adaptive)),
+                Item("ranks per node", str(ranks_per_node), str(ranks_per_node)),
+                Item("codec on the GPU", str(no_codec), no_codec.get("cuda", "no GPU") or "usable"),
+            ],
+            device_of(backend),
+            group,
+            watch,
+        )
+        if problem is not None:
+            raise problem
+        watch.stage = "process groups"
+        session = Session(loaded, ranks_per_node, switches, group, backend, store, make)
     session.decider.no_plan, session.decider.no_codec = misfit or "no plan", no_codec
     return session
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from zipplan.executor.calibrate import measure
 from zipplan.executor.calls import parts
 from zipplan.executor.codec import SlotCodec
 from zipplan.executor.coders import CpuCoder
-from zipplan.executor.measure import SIGMA
+from zipplan.executor.measure import SIGMA, slowest
 from zipplan.executor.session import Session
 from zipplan.executor.start import init
 from zipplan.planner.profiles import parse_profile
@@ -163,18 +162,9 @@ def _take_turns(calls: list[Callable[[], Any]], times: list[list[float]]) -> Non
     turns, seconds = 0, 0.0
     while turns < _CALLS[0] or (turns < _CALLS[1] and seconds < _SECONDS):
         for call, taken in zip(calls, times, strict=True):
-            taken.append(_slowest(call))
+            taken.append(slowest(call))
             seconds += taken[-1]
         turns += 1
-
-
-def _slowest(call: Callable[[], Any]) -> float:
-    dist.barrier()
-    start = time.perf_counter()
-    call()
-    took = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-    dist.all_reduce(took, op=dist.ReduceOp.MAX)
-    return float(took)
 
 
 def main() -> None:

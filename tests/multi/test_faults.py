@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,22 +17,14 @@ WAYS = {"calls", "handles", "group", "sharded"}
 WHAT = (
     r"CollectiveError: all_gather of \d+ bf16 {kind}\(call {call} of 4 ranks\) failed on rank {rank} in stage '\w+': "
 )
+START = r"CollectiveError: start-up of 4 ranks failed on rank {rank} in stage 'process groups': Wait timeout; "
 SILENT = "no word from rank 2, which ended, stalled or did not make this call"
 
 
 @pytest.fixture(scope="module")
-def ends() -> list[dict[str, Any]]:
+def ends(forked: Callable[..., Any]) -> list[dict[str, Any]]:
     """Round → case → how every rank ended."""
-    worker = Path(__file__).parent / "workers" / "chaos.py"
-    done = subprocess.run(
-        [sys.executable, str(worker), str(ROUNDS)],
-        capture_output=True,
-        text=True,
-        timeout=160,
-        env={k: v for k, v in os.environ.items() if not k.startswith("ZIPPLAN_")} | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    rounds: list[dict[str, Any]] = json.loads(done.stdout)
+    rounds: list[dict[str, Any]] = forked("chaos.py", ROUNDS)
     return rounds
 
 
@@ -65,6 +53,7 @@ def ends() -> list[dict[str, Any]]:
             "RuntimeError: twice: all_gather",
             "rank 2 failed first, in stage 'all_gather_world_",
         ),
+        ("absent", -9, None, SILENT),
         ("interrupted", 1, "KeyboardInterrupt", "rank 2 failed first, in stage 'all_gather_world_encode': Keyboard"),
     ],
 )
@@ -72,13 +61,14 @@ def test_every_rank_ends(ends: list[dict[str, Any]], case: str, code: int, said:
     """F040, F068, F069: survivors end in time with collective, call, stage and ranks; the victim as it was hurt."""
     for done in ends:
         way, ranks = done[case]["way"], done[case]["ranks"]
+        what = START if case == "absent" else WHAT
         kind, call = (r"\(weights\) ", 13) if way == "sharded" else ("", 7)
         assert ranks[VICTIM]["code"] == code
         assert ranks[VICTIM]["said"] is None if said is None else said in ranks[VICTIM]["said"]
         for rank in (0, 1, 3):
             end = ranks[rank]
             assert end["code"] == 1, end
-            assert re.match(WHAT.format(rank=rank, kind=kind, call=call), end["said"]), end
+            assert re.match(what.format(rank=rank, kind=kind, call=call), end["said"]), end
             assert told in end["said"], end
             assert end["seconds"] < LIMIT_S, end
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -38,18 +34,9 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found(forked: Callable[..., Found]) -> Found:
     """Group of cases → case → what is wrong with it on some rank, or None."""
-    worker = Path(__file__).parent / "workers" / "sessions.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "error::FutureWarning", str(worker)],
-        capture_output=True,
-        text=True,
-        timeout=160,
-        env={k: v for k, v in os.environ.items() if not k.startswith("ZIPPLAN_")} | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    cases: Found = json.loads(done.stdout)
+    cases: Found = forked("sessions.py")
     return cases
 
 

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 pytestmark = [pytest.mark.multi, pytest.mark.timeout(170)]
 
-WORKERS = Path(__file__).parent / "workers"
+Run = Callable[..., Any]
 
 
-def run(what: str, times: int) -> Any:
+def run(forked: Run, what: str, times: int) -> Any:
     """What every rank of every launch said."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error::FutureWarning", str(WORKERS / "process_group.py"), what, str(times)],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env={k: v for k, v in os.environ.items() if not k.startswith("ZIPPLAN_")} | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    launches = json.loads(done.stdout)
+    launches = forked("process_group.py", what, times)
     for ranks in launches:
         assert [rank["code"] for rank in ranks] == [0, 0, 0], ranks
     return launches
@@ -61,9 +49,9 @@ REACHED = {
 }
 
 
-def test_every_call_reaches_an_override_and_is_right() -> None:
+def test_every_call_reaches_an_override_and_is_right(forked: Run) -> None:
     """F137: what torch calls on the group, by dist function; results are right; what is not accelerated is counted."""
-    (ranks,) = run("conformance", 1)
+    (ranks,) = run(forked, "conformance", 1)
     for number, rank in enumerate(ranks):
         found = rank["said"]
         assert found.pop("reasons") == ["MAX is not accelerated", "not accelerated"]
@@ -73,7 +61,7 @@ def test_every_call_reaches_an_override_and_is_right() -> None:
         )
 
 
-def test_many_launches_train_alike() -> None:
+def test_many_launches_train_alike(forked: Run) -> None:
     """DDP and FSDP2, ten launches: none hangs (a method left to torch's C++ would, now and then), all sums equal."""
-    sums = {tuple(rank["said"]) for ranks in run("training", 10) for rank in ranks}
+    sums = {tuple(rank["said"]) for ranks in run(forked, "training", 10) for rank in ranks}
     assert len(sums) == 1, sums

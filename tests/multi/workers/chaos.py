@@ -32,8 +32,8 @@ VICTIM = 2
 TIMEOUT_S = 3
 GOOD = 2  # steps before the victim is hurt
 
-Hurt = Callable[[Any], None]
 Step = Callable[[], None]
+Hurt = Callable[[Step], None]  # gets what the ranks do, step by step
 
 
 def calls(session: zipplan.Session) -> Step:
@@ -67,10 +67,11 @@ def handles(session: zipplan.Session) -> Step:
 
 def group(session: zipplan.Session) -> Step:
     """The same through torch.distributed."""
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name before 2.13
 
     def step() -> None:
         given = values(4 * 5000, seed=1)
-        dist.all_gather_into_tensor(torch.empty(16 * 5000, dtype=torch.bfloat16), given)
+        gather(torch.empty(16 * 5000, dtype=torch.bfloat16), given)
         dist.all_reduce(given)
         dist.all_to_all_single(torch.empty_like(given), given)
 
@@ -99,13 +100,15 @@ def job(hurt: Hurt, way: str, good: int = GOOD, steps: int = 3) -> Callable[[int
     """A few good steps, then the victim is hurt, then steps until something happens."""
 
     def run(rank: int) -> str:
+        if rank == VICTIM and hurt is absent:
+            hurt(list)
         own = way != "group"
         session = zipplan.init(zipped_plan(), adaptive=False) if own else dist.group.WORLD.session
         step = WAYS[way](session)
         for _ in range(good):
             step()
         if rank == VICTIM:
-            hurt(session)
+            hurt(step)
         for _ in range(steps):
             step()
         return "nothing happened"
@@ -113,27 +116,27 @@ def job(hurt: Hurt, way: str, good: int = GOOD, steps: int = 3) -> Callable[[int
     return run
 
 
-def killed(session: Any) -> None:
+def killed(step: Step) -> None:
     """As the kernel's memory killer does."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def terminated(session: Any) -> None:
+def terminated(step: Step) -> None:
     """As torchrun and schedulers do."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def stalled(session: Any) -> None:
+def stalled(step: Step) -> None:
     """Comes back after all others have given up."""
     time.sleep(TIMEOUT_S + 5)
 
 
-def raised(session: Any) -> None:
+def raised(step: Step) -> None:
     """The program's own code, between two collectives."""
     raise ValueError("the loss is not a number")
 
 
-def corrupted(session: Any) -> None:
+def corrupted(step: Step) -> None:
     """A frame arrives with another header than was sent."""
     static = interpreter._Part._static
 
@@ -146,7 +149,7 @@ def corrupted(session: Any) -> None:
     interpreter._Part._static = damaged  # type: ignore[method-assign]
 
 
-def out_of_memory(session: Any) -> None:
+def out_of_memory(step: Step) -> None:
     """No scratch for the encoder."""
     encode = interpreter._Part._encode
 
@@ -158,10 +161,9 @@ def out_of_memory(session: Any) -> None:
     interpreter._Part._encode = refused  # type: ignore[method-assign]
 
 
-def corrupted_and_caught(session: Any) -> None:
+def corrupted_and_caught(step: Step) -> None:
     """The program catches the error and goes on: the session stays broken, the others still hear of it."""
-    corrupted(session)
-    step = calls(session)
+    corrupted(step)
     first = again = None
     for attempt in range(2):
         try:
@@ -173,7 +175,12 @@ def corrupted_and_caught(session: Any) -> None:
     raise RuntimeError(f"twice: {again}")
 
 
-def interrupted(session: Any) -> None:
+def absent(step: Step) -> None:
+    """Dies before the session is made."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupted(step: Step) -> None:
     """Ctrl-C, some way into what comes next."""
     threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     encode = interpreter._Part._encode
@@ -187,9 +194,19 @@ def interrupted(session: Any) -> None:
 
 CASES: dict[str, Hurt] = {
     case.__name__: case
-    for case in (killed, terminated, stalled, raised, corrupted, out_of_memory, corrupted_and_caught, interrupted)
+    for case in (
+        killed,
+        terminated,
+        stalled,
+        raised,
+        corrupted,
+        out_of_memory,
+        corrupted_and_caught,
+        interrupted,
+        absent,
+    )
 }
-CODES = {"killed": -signal.SIGKILL, "terminated": -signal.SIGTERM}
+CODES = {"killed": -signal.SIGKILL, "terminated": -signal.SIGTERM, "absent": -signal.SIGKILL}
 
 
 def start(hurt: Hurt, way: str, good: int = GOOD, **options: Any) -> list[Ended]:
