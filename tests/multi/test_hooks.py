@@ -13,7 +13,7 @@ Found = dict[str, dict[str, str | None]]
 CASES = {
     "splits": 11,
     "groups": 6,
-    "operations": 13,
+    "operations": 15,
     "pieces": 5,
     "steady": 5,
     "handles": 15,

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zipplan.executor import environment
-from zipplan.executor.adaptive import FIRST_LOOK, LOOK_EVERY, TRY_AGAIN, Class
+from zipplan.executor.adaptive import FIRST_LOOK, LOOK_EVERY, TRY_AGAIN, Class, break_even
 from zipplan.executor.calls import Call, piece_bounds, split_elements
 from zipplan.executor.interpreter import Traffic
 from zipplan.executor.session import MOST_ELEMENTS
+from zipplan.planner.collectives import all_gather
 from zipplan.planner.errors import ConfigError
+from zipplan.planner.plan import CodecUse, Entry, Point, Range, Rejected
 from zipplan.planner.schedule import Collective
 
 ROOT = Path(__file__).parents[2]
@@ -99,3 +101,26 @@ def test_a_class_stops_and_tries_again() -> None:
     assert tally.compressing
     assert tally.left == FIRST_LOOK
     assert tally.native_calls == TRY_AGAIN
+
+
+def test_a_class_breaks_even_where_the_dearest_planned_size_does() -> None:
+    """c + n/r = n: with n native and c + n/2 planned, worked out by hand; never above the ratio that is expected."""
+
+    def at(size: int, planned_ps: int, native_ps: int | None) -> Point:
+        lost = () if native_ps is None else (Rejected(name="native", codec="raw", predicted_ps=native_ps, reason="-"),)
+        times = {"predicted_ps": planned_ps, "low_ps": planned_ps, "high_ps": planned_ps}
+        return Point(size_bytes=size, scratch_bytes=0, rejected=lost, **times)
+
+    def breaks_even(*points: Point) -> float:
+        schedule, use = all_gather.zipped(1, 4, "window"), CodecUse(id="window")
+        row = Range(start=0, stop=None, schedule=schedule, codec=use, expected_ratio=2.0, points=points)
+        kind = {"collective": Collective.ALL_GATHER, "dtype": "bf16", "tensor_class": "gaussian"}
+        entry = Entry(choices=(row,), **kind)
+        return break_even(entry, entry.choose(1))
+
+    small, large = at(1, 90, 100), at(2, 600, 1000)  # c = 40 and 100
+    assert breaks_even(small) == pytest.approx(100 / 60)
+    assert breaks_even(large) == pytest.approx(1000 / 900)
+    assert breaks_even(small, large, at(3, 700, None)) == breaks_even(large, small) == pytest.approx(100 / 60)
+    assert breaks_even(at(1, 149, 100)) == 2.0  # 1 / (1 - 0.99), were it not for what is expected
+    assert breaks_even(at(1, 49, 100)) == breaks_even(at(1, 7, None)) == 1.0

@@ -108,6 +108,15 @@ def operations(rank: int) -> Found:
     rows = check.gathered(Collective.REDUCE_SCATTER, before)
     session.reduce_scatter(mine, whole)
     found["reduce_scatter in place"] = check.differences(mine, check.summed(rows))
+    plain, out = zipplan.init(None), torch.empty(400_000, dtype=torch.bfloat16)
+    for grad in (False, True):  # the second call is like the first but for this
+        given = values(100_000, seed=8).requires_grad_(grad)
+        plain.all_gather(out, given)
+    wrong = check.differences(out, check.moved(Collective.ALL_GATHER, out, given))
+    found["no graph of gradients"] = wrong or expect(not out.requires_grad, "the output has one")
+    other = whole[1024 * ((rank + 1) % RANKS) :][:1024]
+    text = raised(ConfigError, lambda: session.all_gather(whole, other))
+    found["another's part of the output"] = expect("all_gather: input and output overlap" in text, text)
     base = torch.zeros(4096 + 8, dtype=torch.bfloat16)
     text = raised(ConfigError, lambda: session.all_to_all(base[8:], base[:4096]))
     found["partial overlap"] = expect("overlap, -16 bytes apart" in text, text)
