@@ -88,8 +88,12 @@ def run(options: dict[str, Any], sizes: list[int]) -> int:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cpu")
     if options["backend"] == "nccl":
-        if torch.cuda.device_count() <= local:
-            raise ConfigError(f"--backend nccl needs a GPU for each rank; found {torch.cuda.device_count()}: use gloo")
+        ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1)), torch.cuda.device_count()
+        if gpus < ranks:  # alike on all ranks of the host, so that none waits for another
+            raise ConfigError(
+                f"--backend nccl: {ranks} ranks and {gpus} GPUs on this host, and NCCL does not allow two ranks on one "
+                f"GPU: start {max(gpus, 1)} per host, or use --backend gloo"
+            )
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     dist.init_process_group(options["backend"], timeout=timeout)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from zipplan.executor.agree import _ranges
-from zipplan.executor.bench import read_sizes
+from zipplan.executor.bench import read_sizes, run
 from zipplan.planner.bandwidth import bus_factor
 from zipplan.planner.errors import ConfigError
 from zipplan.planner.schedule import Collective, Exchange
@@ -58,6 +58,17 @@ def test_bad_options(words: tuple[str, ...], text: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert text in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_two_ranks_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F100: told at once, by every rank of the host, before NCCL would."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for rank in "01":
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        with pytest.raises(ConfigError, match=r"2 ranks and 1 GPUs on this host, .* use --backend gloo"):
+            run({"backend": "nccl", "timeout": 1}, [])
 
 
 @pytest.mark.parametrize(
