@@ -108,10 +108,12 @@ def run(
 def sum_by_sender(src: Tensor, senders: int, dtype: torch.dtype, dst: Tensor) -> None:
     """dst = src[0] + src[1] + … over `senders` equal parts of src, in FP32 in that order, rounded once to `dtype`."""
     parts = src.view(dtype).view(senders, -1)
-    total = parts[0].float()
+    out = dst.view(dtype)
+    total = out.copy_(parts[0]) if dtype is torch.float32 else parts[0].float()  # never the source itself
     for part in parts[1:]:
         total += part
-    dst.view(dtype).copy_(total)
+    if total is not out:
+        out.copy_(total)
 
 
 class _Part:

@@ -15,7 +15,7 @@ CASES = {
     "groups": 6,
     "operations": 15,
     "pieces": 5,
-    "steady": 5,
+    "steady": 6,
     "handles": 15,
     "checks": 12,
     "adaptive": 8,

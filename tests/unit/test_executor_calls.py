@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from zipplan.executor import environment
 from zipplan.executor.adaptive import FIRST_LOOK, LOOK_EVERY, TRY_AGAIN, Class, break_even
 from zipplan.executor.calls import Call, piece_bounds, split_elements
+from zipplan.executor.decide import Decider
 from zipplan.executor.interpreter import Traffic
 from zipplan.executor.session import MOST_ELEMENTS
-from zipplan.planner.collectives import all_gather
+from zipplan.executor.uneven import _Runs
+from zipplan.planner.collectives import all_gather, all_to_all
 from zipplan.planner.errors import ConfigError
-from zipplan.planner.plan import CodecUse, Entry, Point, Range, Rejected
+from zipplan.planner.plan import CodecUse, Entry, Plan, PlanTopology, Point, Range, Rejected
 from zipplan.planner.schedule import Collective
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +59,36 @@ def test_splits_count_rows() -> None:
             split_elements(rows, wrong, 3, "input")
     with pytest.raises(ConfigError, match="6 rows of the output do not divide by 4 ranks"):
         split_elements(rows, None, 4, "output")
+
+
+def test_every_frame_of_an_uneven_call_starts_where_frames_may() -> None:
+    """docs/wire-format.md: at multiples of 128 bytes, whatever raw parts stand between."""
+
+    def choose(elements: int) -> tuple[str, tuple[tuple[str, int], ...]] | None:
+        return ("window", ()) if elements > 1000 else None
+
+    runs = _Runs([3, 5000, 0, 77, 1, 4097], 2, "bf16", choose)
+    assert [size % 128 for size in runs.static] == [0] * 6
+    assert runs.static[0] == runs.static[3] // 2 == 128  # 6 and 154 bytes
+    assert [bool(bound) for bound in runs.bound] == [False, True, False, False, False, True]
+
+
+def test_uneven_calls_are_one_class_from_the_first_size_that_is_zipped() -> None:
+    """Sizes differ between ranks, so all look up the same one."""
+    point = Point(size_bytes=1024, predicted_ps=1, low_ps=1, high_ps=1, scratch_bytes=0, rejected=())
+    starts = {0: all_to_all.native(1, 4), 1024: all_to_all.zipped(1, 4, "window"), 1 << 20: all_to_all.native(1, 4)}
+    starts[1 << 24] = all_to_all.sizes_first(1, 4, "window")
+    stops = [*list(starts)[1:], None]
+    rows = [
+        Range(start=start, stop=stop, schedule=s, codec=CodecUse(id=s.codec), expected_ratio=1.4, points=(point,))
+        for (start, s), stop in zip(starts.items(), stops, strict=True)
+    ]
+    entry = Entry(collective=Collective.ALL_TO_ALL, dtype="bf16", tensor_class="gaussian", choices=tuple(rows))
+    topology = PlanTopology(name="test", fingerprint="f" * 64, nodes=1, ranks_per_node=4, transport="gloo")
+    plan = Plan(made_by="tests", calibration="none", topology=topology, entries=(entry,))
+    given = torch.empty(40, dtype=torch.bfloat16)
+    call = Call(Collective.ALL_TO_ALL, given, given.clone(), splits=([10] * 4, [10] * 4))
+    assert Decider(plan, 4, disabled=False, comparable=True).decide(call).tally.start == 1024
 
 
 def test_environment_refuses_what_it_does_not_know() -> None:

@@ -51,6 +51,10 @@ def steady(rank: int) -> Found:
             call()
         problem = expect(session.scratch_bytes == held, f"scratch grew from {held} to {session.scratch_bytes}")
         found[name] = problem or expect(not seen.seen, f"allocated by {seen.seen}")
+    session.all_reduce(noise.view(torch.bfloat16)[:4003].clone())
+    session.all_reduce(values(1001, seed=9))
+    left = session._scratch[torch.device("cpu")].take("input", 2 * 1004)[2 * 1001 :]
+    found["padding"] = expect(not left.any(), f"what earlier calls left is sent: {left.tolist()}")
     bound = 0
     for entry in session.plan.entries:
         choice = entry.choose(32768 * (4 if entry.collective is Collective.ALL_GATHER else 1))

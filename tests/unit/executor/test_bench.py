@@ -105,6 +105,17 @@ def test_bus_factors() -> None:
     assert bus_factor(Exchange.BROADCAST, 8) == bus_factor(Exchange.SEND_RECV, 8) == 1
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 7])
+@pytest.mark.parametrize("collective", Collective)
+def test_native_calls_count_what_busbw_counts(collective: Collective, ranks: int) -> None:
+    """Bytes sent by a rank are the message times the bus factor; an all-gather's input is one part of its message."""
+    pytest.importorskip("torch")
+    from zipplan.executor.native import wire_bytes
+
+    sent = 840 // ranks if collective is Collective.ALL_GATHER else 840
+    assert wire_bytes(Exchange(collective), sent, ranks) == pytest.approx(840 * bus_factor(collective, ranks))
+
+
 @pytest.mark.parametrize(
     ("ranks", "text"), [([0], "0"), ([0, 2, 3], "0,2-3"), ([1, 2, 3, 5, 7, 8], "1-3,5,7-8"), ([4, 6], "4,6")]
 )

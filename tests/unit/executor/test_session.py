@@ -123,7 +123,12 @@ def test_sums_of_many_ranks_are_rounded_once() -> None:
     for row in rows[1:]:
         hops += row
     sum_by_sender(check.bytes_of(rows), 64, torch.bfloat16, once.view(torch.uint8))
-    assert check.differences(once, check.summed(rows)) is None  # in the order of ranks
+    wide, total = rows.float() * 1.1, torch.empty(4096)
+    before = wide.clone()
+    sum_by_sender(check.bytes_of(wide), 64, torch.float32, total.view(torch.uint8))
+    assert check.differences(wide, before) is None
+    assert check.differences(total, check.summed(wide)) is None  # in the order of ranks
+    assert check.differences(total, check.summed(wide.flip(0))) is not None
     assert ((once - exact).abs() <= exact.abs() * 2**-8 + 2**-15).all()  # half a unit in the last place, and FP32's own
     assert float((hops - exact).abs().mean()) > 4 * float((once - exact).abs().mean())
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zipplan.planner.errors import SimulationError
-from zipplan.planner.network import Network, Paths, delay, max_min
+from zipplan.planner.network import Apart, Network, Paths, delay, max_min
 
 GB = 10**9
 
@@ -62,6 +62,20 @@ def test_a_late_flow_takes_half_from_then_on() -> None:
 
 def test_zero_bytes_end_at_once() -> None:
     assert finish_times([GB], [(5, [([0], 0)])]) == [5]
+
+
+@pytest.mark.parametrize(("bandwidths", "apart"), [([GB, GB], False), ([GB, 2 * GB], True)])
+def test_groups_that_do_not_end_together_are_told_apart(bandwidths: list[int], apart: bool) -> None:
+    """The one that stands for all would not; the caller then simulates every one of them."""
+    env = simpy.Environment()
+    network = Network(env, np.array(bandwidths))
+    done = network.transfer(Paths.of([[0], [1]]), np.array([8.0, 8.0]), groups=2)
+    if apart:
+        with pytest.raises(Apart):
+            env.run()
+    else:
+        env.run()
+        assert done.processed
 
 
 def test_max_min_textbook_case() -> None:

@@ -111,6 +111,17 @@ def test_break_even_sizes_are_where_the_decision_turns(machine: str, collective:
         assert turned == [False, True] or border == right.size
 
 
+@pytest.mark.parametrize("simple", [999, 1000, 1049, 1050, 1051, 1100])
+def test_a_border_is_where_one_size_would_choose_anew(simple: int) -> None:
+    """Of two schedules, the simpler in `simple` ps and the other in 1000: both sides of a border go by one rule."""
+    cluster, settings = MACHINES["gloo"]
+    search = Search(cluster, Collective.ALL_GATHER, "bf16", GAUSSIAN, settings=settings)
+    first, last = search.schedules[0], search.schedules[-1]
+    chosen = simple <= 1000 * (1 + HYSTERESIS)
+    assert search._preferred(first, last, simple, 1000) is chosen
+    assert search._preferred(last, first, 1000, simple) is not chosen
+
+
 def test_what_is_shared_between_searches_changes_no_plan() -> None:
     cluster, settings = MACHINES["rails"]
     dtypes = ("bf16", "fp32", "u8")

@@ -9,7 +9,7 @@ import pytest
 from zipplan.planner.collectives import studied
 from zipplan.planner.errors import ScheduleError, SimulationError
 from zipplan.planner.profiles import parse_profile
-from zipplan.planner.schedule import Axis, Collective, Schedule
+from zipplan.planner.schedule import Axis, Collective, Payload, Schedule
 from zipplan.planner.search import Search
 from zipplan.planner.simulate import Skew, Timeline, simulate
 from zipplan.planner.topology import build_cluster, load_machine
@@ -55,6 +55,19 @@ def test_a_heavy_sender_takes_longer() -> None:
     even, loaded = run(0, None), run(0, heavy)
     assert loaded.time > even.time
     assert loaded.link_bytes.sum() == pytest.approx(even.link_bytes.sum(), rel=0.15)
+
+
+@pytest.mark.parametrize("skew", [None, Skew((0,) * RANKS, EVEN)])
+def test_the_host_reads_sizes_that_came_ahead(skew: Skew | None) -> None:
+    """A copy that it waits for, as long as a launch: what comes before any frame costs more than its bytes."""
+    (design_1,) = studied(Collective.ALL_TO_ALL, SEARCH.cluster.nodes, SEARCH.cluster.ranks_per_node, ["window"])
+    (sizes,) = (s.name for s in design_1.stages if s.payload is Payload.SIZES)
+    taken = []
+    for launch in (0, 7_000_000):
+        rates = replace(SEARCH.rates["window"], launch=launch)
+        done = simulate(design_1, SEARCH.cluster, SIZE, SEARCH.wires["window"], SEARCH.transport, rates, skew)
+        taken.append(done.stage_times()[sizes])
+    assert taken[1] - taken[0] == pytest.approx(7_000_000, abs=RANKS)
 
 
 def test_sizes_first_waits_for_the_last_rank() -> None:
