@@ -43,8 +43,12 @@ def test_a_narrow_link_is_named_and_reached(
     assert 0.99 * time <= found[what].time <= time
 
 
-def test_a_slow_codec_is_named_and_reached(toy: Callable[..., Cluster]) -> None:
-    search = Search(toy(2, wire="1000GB/s", codec="1MB/s"), Collective.ALL_GATHER, "bf16", GAUSSIAN)
+@pytest.mark.parametrize("uneven", [[], ["ranks.load=1.5"]])
+def test_a_slow_codec_is_named_and_reached(toy: Callable[..., Cluster], uneven: list[str]) -> None:
+    """The rank that sends half as much again encodes it, and decodes what all do."""
+    settings = Settings.read(uneven)
+    collective = Collective.ALL_TO_ALL if uneven else Collective.ALL_GATHER
+    search = Search(toy(2, wire="1000GB/s", codec="1MB/s"), collective, "bf16", GAUSSIAN, settings=settings)
     for name in ("zipped", "zipped-x4"):
         found, time = bounds_of(search, name, 64 * M)
         engine = found["the codec and copies of one rank"]
