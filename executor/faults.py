@@ -28,8 +28,12 @@ GRACE_S = 3.0
 """How long a failed rank listens to what its peers say before it calls the others silent; three looks."""
 
 
+_FAILED = "failed"
+"""Key that says that some rank has written why it failed."""
+
+
 class PeerFailed(Exception):
-    """A peer has written that it failed, while this rank was waiting for the transport."""
+    """A peer has written that it failed, while this rank was waiting for the transport, or before it came."""
 
 
 class Whole(ABC):
@@ -165,10 +169,13 @@ class Watch:
     def _say(self, line: str) -> None:
         with contextlib.suppress(RuntimeError):  # the store may have ended with the rank that held it
             self.store.set(str(self.rank), line)
+            self.store.set(_FAILED, "")
 
     def _said_by_peers(self) -> dict[int, str]:
-        said = {}
+        said: dict[int, str] = {}
         with contextlib.suppress(RuntimeError):
+            if not self.store.check([_FAILED]):  # one request, however many ranks there are
+                return said
             for rank in range(self.ranks):
                 if rank != self.rank and self.store.check([str(rank)]):
                     said[rank] = self.store.get(str(rank)).decode(errors="replace")
@@ -191,6 +198,8 @@ def starting(store: Any, rank: int, ranks: int, device: torch.device) -> Iterato
     watch = Watch(store, rank, ranks, device)
     with watch.following(lambda: f"start-up of {ranks} ranks"):
         watch.stage = "process groups"
+        if watch._said_by_peers():
+            raise PeerFailed("peers gave up before this rank came")
         yield watch
 
 

@@ -43,6 +43,7 @@ REACHED = {
     "functional all_reduce": ["allreduce"],
     "functional all_gather": ["all_gather_single_coalesced"],
     "functional reduce_scatter": ["reduce_scatter_single_coalesced"],
+    "functional reduce_scatter AVG": ["reduce_scatter_single_coalesced"],
     "functional all_to_all": ["all_to_all_single"],
     "DTensor": ["all_gather_single_coalesced", "scatter"],
     "new_group": ["allreduce"],

@@ -47,6 +47,20 @@ def test_every_size_has_exactly_one_choice(borders: list[int], size: int) -> Non
     assert plan.choose(Collective.ALL_GATHER, "fp32", size) is None
 
 
+@given(st.integers(0, 2**20), st.integers(1, 2**20), st.integers(0, 1000), st.integers(0, 10**6))
+def test_times_between_planned_sizes_lie_on_the_line(size: int, apart: int, per_mille: int, more: int) -> None:
+    """Exactly those of the points at the points."""
+    points = tuple(
+        Point(size_bytes=at, predicted_ps=ps, low_ps=ps, high_ps=ps, scratch_bytes=0, rejected=())
+        for at, ps in ((size, 10**6), (size + apart, 10**6 + more))
+    )
+    plan = plan_of(row(0, None).model_copy(update={"points": points}))
+    at = size + apart * per_mille // 1000
+    choice = plan.choose(Collective.ALL_GATHER, "bf16", at)
+    assert choice is not None
+    assert choice.predicted_ps == pytest.approx(10**6 + more * (at - size) / apart, abs=1)
+
+
 @given(st.lists(st.integers(0, 2**36), min_size=2, max_size=8, unique=True))
 def test_predicted_time_never_falls_with_size(sizes: list[int]) -> None:
     plan = plan_of(row(0, 4096, at=64), row(4096, None, ZIPPED, at=2**20))

@@ -100,7 +100,7 @@ def job(hurt: Hurt, way: str, good: int = GOOD, steps: int = 3) -> Callable[[int
     """A few good steps, then the victim is hurt, then steps until something happens."""
 
     def run(rank: int) -> str:
-        if rank == VICTIM and hurt is absent:
+        if rank == VICTIM and hurt in AT_START:
             hurt(list)
         own = way != "group"
         session = zipplan.init(zipped_plan(), adaptive=False) if own else dist.group.WORLD.session
@@ -180,6 +180,14 @@ def absent(step: Step) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def late(step: Step) -> None:
+    """Comes to make the session when the others have given up."""
+    time.sleep(TIMEOUT_S + 6)
+
+
+AT_START = (absent, late)
+
+
 def interrupted(step: Step) -> None:
     """Ctrl-C, some way into what comes next."""
     threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -204,6 +212,7 @@ CASES: dict[str, Hurt] = {
         corrupted_and_caught,
         interrupted,
         absent,
+        late,
     )
 }
 CODES = {"killed": -signal.SIGKILL, "terminated": -signal.SIGTERM, "absent": -signal.SIGKILL}
@@ -224,6 +233,8 @@ def rounds(number: int) -> None:
     for turn in range(number):
         ends: dict[str, Any] = {}
         for place, (name, hurt) in enumerate(CASES.items()):
+            if hurt in AT_START and hurt is not AT_START[turn % 2]:
+                continue  # the way makes no difference to them
             way = "calls" if turn == 0 else ("handles", "group", "sharded")[(place + turn) % 3]
             ended = [{"code": e.code, "said": e.said, "seconds": e.seconds} for e in start(hurt, way)]
             ends[name] = {"way": way, "ranks": ended}

@@ -131,6 +131,8 @@ def conformance(rank: int) -> dict[str, Any]:
     note("functional all_gather", gather(ones, 0, dist.group.WORLD).wait(), everyone)
     found = scatter(ones, "sum", 0, dist.group.WORLD).wait()
     note("functional reduce_scatter", found, [6.0] * 2)
+    found = scatter(ones, "avg", 0, dist.group.WORLD).wait()
+    note("functional reduce_scatter AVG", found, [2.0] * 2)
     found = functional.all_to_all_single(ones, None, None, dist.group.WORLD).wait()
     note("functional all_to_all", found, [float(r) for r in (1, 2, 3) for _ in range(2)])
     mesh = init_device_mesh("cpu", (3,))

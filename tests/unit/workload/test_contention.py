@@ -46,6 +46,18 @@ def test_two_tasks_at_once(cost: Cost, time: int, slowed: int) -> None:
     assert step.computing == 1000 + slowed
 
 
+def test_calls_take_turns_in_the_order_in_which_they_are_ready() -> None:
+    """Two groups of ranks, one wire: `early`, ready at 100, goes before `late`, ready at 200, which is free at 400."""
+    late, early = (Call(name, *CALL_REST, Grid(2, n)) for n, name in enumerate(("late", "early"), start=1))
+    first = Call("first", *CALL_REST, Grid(2, 3))
+    tasks = (
+        Task("first", (), call=first), Task("a", (), 100), Task("b", (1,), 100), Task("late", (2,), call=late),
+        Task("early", (1,), call=early),
+    )  # fmt: skip
+    step = run_step(Step(tasks, 1.0), lambda call: Cost(300 if call is first else 50))
+    assert step.ran == ((0, 300), (0, 100), (100, 200), (350, 400), (300, 350))
+
+
 def test_the_codec_is_slower_beside_a_gemm() -> None:
     """F066: the codec with 1/16, 1/4 and all of the SMs, a GEMM with the rest: SMs are shared, speeds drop."""
     speeds = [Cost(100, codec=100, codec_share=share).beside_compute() for share in (1 / 16, 1 / 4, 1.0)]
