@@ -234,8 +234,8 @@ def rounds(number: int) -> None:
         ends: dict[str, Any] = {}
         for place, (name, hurt) in enumerate(CASES.items()):
             if hurt in AT_START and hurt is not AT_START[turn % 2]:
-                continue  # the way makes no difference to them
-            way = "calls" if turn == 0 else ("handles", "group", "sharded")[(place + turn) % 3]
+                continue
+            way = "calls" if turn == 0 or hurt in AT_START else ("handles", "group", "sharded")[(place + turn) % 3]
             ended = [{"code": e.code, "said": e.said, "seconds": e.seconds} for e in start(hurt, way)]
             ends[name] = {"way": way, "ranks": ended}
         out.append(ends)

@@ -68,6 +68,7 @@ def at_random(minutes: float, seed: int) -> int:
             detail = f"{what} after {after_s:.2f} s"
         else:
             name = chance.choice(list(chaos.CASES))
+            way = "calls" if chaos.CASES[name] in chaos.AT_START else way  # the others have a session by then
             what = f"{name}, {way}"
             ended = chaos.start(chaos.CASES[name], way, good)
             detail = f"{what} after {good} steps"
