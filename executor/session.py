@@ -217,7 +217,7 @@ class Session:
                     self.fallbacks[decision.reason] += 1
                 decision.tally.count(max(input.nbytes, output.nbytes), plain.traffic)
                 self.watch.wait(handle, output, input)
-            except Exception as error:
+            except BaseException as error:
                 with self.watch.following(lambda: self._named(plain.name, self.number)):
                     self.watch.stage = plain.stage
                     raise error

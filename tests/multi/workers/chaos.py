@@ -92,7 +92,7 @@ def sharded(session: zipplan.Session) -> Step:
     return step
 
 
-WAYS = {way.__name__: way for way in (calls, handles, group, sharded)}
+WAYS = {way.__name__: way for way in (calls, handles, group, sharded)} | {"plain": calls}  # plain: without a plan
 BACKEND = {"group": "cpu:zipplan"}
 
 
@@ -103,7 +103,9 @@ def job(hurt: Hurt, way: str, good: int = GOOD, steps: int = 3) -> Callable[[int
         if rank == VICTIM and hurt in AT_START:
             hurt(list)
         own = way != "group"
-        session = zipplan.init(zipped_plan(), adaptive=False) if own else dist.group.WORLD.session
+        session = (
+            zipplan.init(None if way == "plain" else zipped_plan(), adaptive=False) if own else dist.group.WORLD.session
+        )
         step = WAYS[way](session)
         for _ in range(good):
             step()
@@ -200,6 +202,7 @@ def interrupted(step: Step) -> None:
     interpreter._Part._encode = slow  # type: ignore[method-assign]
 
 
+IN_CODEC = (corrupted, out_of_memory, corrupted_and_caught, interrupted)
 CASES: dict[str, Hurt] = {
     case.__name__: case
     for case in (
