@@ -12,9 +12,9 @@ from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node
 MOST_FLOWS = 65_536
 """More flows than these (all pairs of 256 ranks) are bundled, so that thousands of ranks take a second, not hours."""
 BUNDLES = 60_000
-"""About so many flows to other nodes are left then, but at least two from each rank to every place of a node."""
-MOST_PLACES = 16
-"""Of a node with more ranks than these, which only a switch can join, so many places evenly spaced stand for all."""
+"""About so many flows to other nodes are left then, but some from each rank to every place of a node."""
+MOST_PLACES, PLACES = 16, 8
+"""Of a node with more than 16 ranks, which only a switch can join, 8 places evenly spaced stand for all."""
 
 
 def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:
@@ -30,22 +30,22 @@ def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:
         apart = src != dst
         hops = Hops(src[apart], dst[apart], np.full(size * (size - 1), share))
     else:
-        hops = _bundled(np.array(nodes), share)
+        hops = _bundled(np.array(nodes), share, BUNDLES // cluster.ranks)
     steps = Steps(
         0 if across else 1, 1 if across else 0, size, share, peers=1 if exchange is Exchange.SEND_RECV else size - 1
     )
     return build(cluster, "direct", hops, steps)
 
 
-def _bundled(nodes: NDArray[np.int64], share: float) -> Hops:
-    """All pairs on a large grid (rank by node and place), with flows to other nodes bundled onto a few of them.
+def _bundled(nodes: NDArray[np.int64], share: float, wanted: int) -> Hops:
+    """All pairs on a large grid (rank by node and place), with flows to other nodes bundled onto `wanted` from each rank.
 
     Every rank still sends and receives what it does with all pairs, to as many of each place, so ports and everything
     inside nodes carry the same bytes; between switches the sample stands for the rest.
     """
     count, places = nodes.shape
-    shifts = np.unique(np.linspace(0, places, min(places, MOST_PLACES), endpoint=False).astype(np.int64))
-    each = min(count - 1, max(2, BUNDLES // (nodes.size * len(shifts))))
+    shifts = np.linspace(0, places, places if places <= MOST_PLACES else PLACES, endpoint=False).astype(np.int64)
+    each = min(count - 1, max(1, wanted // len(shifts), 4 // len(shifts)))
     src, dst, shares = [], [], []
     for number, shift in enumerate(shifts):
         # Evenly spaced, and elsewhere for every shift, so that together they reach most nodes.
