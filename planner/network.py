@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import simpy
@@ -44,6 +45,16 @@ class Paths:
     def __init__(self, links: Ints, owner: Ints, kind: Ints) -> None:
         self.links, self.owner, self.kind = links, owner, kind
         self.count, self.key = len(kind), next(_KEYS)
+
+    @cached_property
+    def load(self) -> Ints:
+        """Flows that cross each link, up to the last link that any crosses."""
+        return np.bincount(self.links)
+
+    @cached_property
+    def used(self) -> Ints:
+        """The links that any of the flows crosses, each once."""
+        return np.flatnonzero(self.load)
 
     @classmethod
     def of(cls, paths: Sequence[Sequence[int]]) -> Paths:
@@ -140,7 +151,10 @@ class Network:
         `what` names the transfer in the record. `groups`: so many equal parts of the flows must end together, else the
         simulation ends with Apart.
         """
-        self.bytes += np.bincount(paths.links, sizes[paths.owner], len(self.bytes))
+        if sizes.size and (sizes == sizes[0]).all():
+            self.bytes[: len(paths.load)] += paths.load * sizes[0]
+        else:
+            self.bytes += np.bincount(paths.links, sizes[paths.owner], len(self.bytes))
         self._advance()
         started = Transfer(what, paths, groups, sizes.astype(np.float64), self.env.event(), np.zeros(paths.count))
         self._active.append(started)
@@ -176,7 +190,7 @@ class Network:
         if passed:
             used = np.zeros(len(self.busy), dtype=bool)
             for t in self._active:
-                used[t.paths.links[t.moving()]] = True
+                used[t.paths.used if t.remaining.all() else t.paths.links[t.moving()]] = True
                 moved = t.rates * passed
                 left = np.where(t.remaining <= moved * (1 + _DRIFT), 0.0, t.remaining - moved)
                 if self._record:

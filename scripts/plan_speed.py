@@ -21,6 +21,7 @@ from zipplan.planner.topology import build_cluster, load_machine
 
 MACHINES = ("hgx-h100", "gb200-nvl72")
 GPUS = (64, 1024, 16384)
+LIMIT = 150  # seconds of one row
 DTYPES = ("bf16", "fp16", "fp32", "fp8_e4m3")
 
 
@@ -61,7 +62,12 @@ def main() -> None:
     for machine in MACHINES:
         for gpus in GPUS:
             command = [sys.executable, __file__, machine, str(gpus)]
-            row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            try:
+                done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                print(f"| {machine} | {gpus:,} | | | | | | more than {LIMIT} | | |", flush=True)
+                continue
+            row = json.loads(done.stdout)
             print(f"| {machine} | {row['ranks']:,} | {row['tables']} | {row['ranges']} | {row['sizes']} "
                   f"| {row['timed']} | {row['dropped']} | {row['seconds']:.1f} | {row['cpu']:.1f} "
                   f"| {row['peak']:,.0f} |", flush=True)  # fmt: skip

@@ -33,15 +33,25 @@ SUMMED: dict[Collective, Builder] = {
 (docs/benchmarks/lab.md), while NCCL sums on the way."""
 STUDIED: dict[Collective, tuple[Builder, ...]] = {Collective.ALL_TO_ALL: (all_to_all.sizes_first,)}
 """Forms that another one of the same bytes always beats: no candidates, but studies name them."""
-HIERARCHICAL: dict[Collective, tuple[Builder, ...]] = {
-    Collective.ALL_GATHER: (all_gather.zipped_across_nodes,),
-    Collective.ALL_REDUCE: (all_reduce.zipped_across_nodes,),
+TWO_LEVEL: dict[Collective, Builder] = {
+    Collective.ALL_GATHER: all_gather.two_level,
+    Collective.ALL_TO_ALL: all_to_all.two_level,
+    Collective.REDUCE_SCATTER: reduce_scatter.two_level,
+    Collective.ALL_REDUCE: all_reduce.two_level,
+}
+"""Raw, inside the nodes and along the rails apart. Studied only: a plan asks what compression gains over the
+transport's own collectives, and raw means these."""
+ZIPPED_ACROSS: dict[Collective, Builder] = {
+    Collective.ALL_GATHER: all_gather.zipped_across_nodes,
+    Collective.ALL_TO_ALL: all_to_all.zipped_across_nodes,
+    Collective.REDUCE_SCATTER: reduce_scatter.zipped_across_nodes,
+    Collective.ALL_REDUCE: all_reduce.zipped_across_nodes,
 }
 
 CHUNKED: dict[Collective, tuple[Builder, ...]] = {
     Collective.ALL_GATHER: (all_gather.zipped, all_gather.zipped_across_nodes),
-    Collective.ALL_TO_ALL: (all_to_all.zipped,),
-    Collective.REDUCE_SCATTER: (reduce_scatter.zipped,),
+    Collective.ALL_TO_ALL: (all_to_all.zipped, all_to_all.zipped_across_nodes),
+    Collective.REDUCE_SCATTER: (reduce_scatter.zipped, reduce_scatter.zipped_across_nodes),
     Collective.ALL_REDUCE: (all_reduce.two_shot,),
 }
 """Families whose input and output only the codec touches, so that they can run in chunks."""
@@ -60,14 +70,14 @@ def candidates(
 ) -> Iterator[Schedule]:
     """Every schedule worth simulating on this grid, simplest first: native, each family with each codec, then chunked.
 
-    The hierarchical form needs more than one node and more than one rank in each.
+    The forms in two levels need more than one node and more than one rank in each.
     """
     yield NATIVE[collective](nodes, ranks_per_node, "raw")
     if transport == "gloo" and collective in SUMMED:
         yield SUMMED[collective](nodes, ranks_per_node, "raw")
     families = ZIPPED[collective]
     if nodes > 1 and ranks_per_node > 1:
-        families += HIERARCHICAL.get(collective, ())
+        families += (ZIPPED_ACROSS[collective],)
     for codec in codecs:
         for build in families:
             yield build(nodes, ranks_per_node, codec)
@@ -79,6 +89,8 @@ def candidates(
 
 def studied(collective: Collective, nodes: int, ranks_per_node: int, codecs: Sequence[str]) -> Iterator[Schedule]:
     """The forms that only studies ask for."""
+    if nodes > 1 and ranks_per_node > 1:
+        yield TWO_LEVEL[collective](nodes, ranks_per_node, "raw")
     for codec in codecs:
         for build in STUDIED.get(collective, ()):
             yield build(nodes, ranks_per_node, codec)

@@ -31,6 +31,16 @@ def two_shot(nodes: int, ranks_per_node: int, codec: str) -> Schedule:
     return Schedule("two-shot", Collective.ALL_REDUCE, nodes, ranks_per_node, ranks, codec, stages)
 
 
+def two_level(nodes: int, ranks_per_node: int, codec: str = "raw") -> Schedule:
+    """Reduce-scatter inside the node, all-reduce along each rail, all-gather inside the node, sums by the transport."""
+    ranks = nodes * ranks_per_node
+    scatter = parts.native(Exchange.REDUCE_SCATTER, INPUT, "node_sums", Axis.NODE)
+    rail = parts.native(Exchange.ALL_REDUCE, "node_sums", "rail_sums", Axis.RAIL, (scatter.name,))
+    gather = parts.native(Exchange.ALL_GATHER, "rail_sums", OUTPUT, Axis.NODE, (rail.name,))
+    stages = (scatter, rail, gather)
+    return Schedule("two-level", Collective.ALL_REDUCE, nodes, ranks_per_node, ranks, "raw", stages)
+
+
 def zipped_across_nodes(nodes: int, ranks_per_node: int, codec: str) -> Schedule:
     """Reduce-scatter inside the node, zipped two-shot along each rail, all-gather inside the node."""
     ranks = nodes * ranks_per_node

@@ -10,6 +10,12 @@ def native(exchange: Exchange, src: str, dst: str, axis: Axis = Axis.WORLD, afte
     return Stage(f"{exchange}_{axis}", Op.EXCHANGE, src, dst, after, axis=axis, exchange=exchange)
 
 
+def transposed(name: str, src: str, dst: str, rows: int, columns: int, after: tuple[str, ...] = ()) -> Stage:
+    """Slots ordered row by row, reordered column by column."""
+    order = tuple(row * columns + column for column in range(columns) for row in range(rows))
+    return Stage(name, Op.PERMUTE, src, dst, after, order=order)
+
+
 def summed(src: str, dst: str) -> tuple[Stage, Stage]:
     """All-to-all of raw slots among all ranks, then their sum by sender."""
     move = native(Exchange.ALL_TO_ALL, src, f"{dst}_by_sender")

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from zipplan.planner.profiles import parse_profile
 from zipplan.planner.reproduce import others
 from zipplan.planner.reproduce.zipccl import (
     A6000,
-    CODEC,
     H800,
     ONE_NIC,
     cluster_of,
@@ -20,7 +18,6 @@ from zipplan.planner.reproduce.zipccl import (
     time_of,
 )
 from zipplan.planner.schedule import Collective
-from zipplan.planner.search import Search
 from zipplan.planner.workload import Call
 from zipplan.planner.workload.grid import Grid
 
@@ -130,7 +127,7 @@ def _sweeps() -> Iterator[Row]:
         what = f"{collective}, mean over 16 MiB to 1 GiB on 64 A6000, NCCL / ZipCCL"
         yield _number(f"sweep-{key}", what, "§6.4, Fig. 13", value, fmean(_sweep(collective, VOLUMES)))
     for key, collective in (("a2a", Collective.ALL_TO_ALL), ("ag", Collective.ALL_GATHER)):
-        search = Search(cluster_of(A6000, 8), collective, "bf16", parse_profile("gaussian"), CODEC)
+        search = search_of(cluster_of(A6000, 8), collective, "bf16", "gaussian")
         size = MIB // 4
         decision = search.decide(size)
         native = next(s for s in search.schedules if s.name == "native")

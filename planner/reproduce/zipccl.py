@@ -38,7 +38,9 @@ def cluster_of(machine: str, nodes: int, ranks_per_node: int | None = None) -> C
 @cache
 def search_of(cluster: Cluster, collective: Collective, dtype: str, profile: str) -> Search:
     """ZipCCL's candidates: native, and zipped over all ranks."""
-    return Search(cluster, collective, dtype, parse_profile(profile), CODEC if dtype == "bf16" else "raw")
+    search = Search(cluster, collective, dtype, parse_profile(profile), CODEC if dtype == "bf16" else "raw")
+    search.schedules = [s for s in search.schedules if s.name in ("native", "zipped")]
+    return search
 
 
 def time_of(machine: str, nodes: int, call: Call, how: str) -> int:

@@ -10,7 +10,7 @@ from zipplan.planner.topology import Cluster
 from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node
 
 MOST_FLOWS = 65_536
-"""More flows than these (all pairs of 256 ranks) are bundled, so that thousands of ranks take a second, not hours."""
+"""More flows at once than these (all pairs of 256 ranks) are bundled: all pairs of thousands of ranks take hours."""
 BUNDLES = 60_000
 """About so many flows to other nodes are left then, but some from each rank to every place of a node."""
 MOST_PLACES, PLACES = 16, 8
@@ -25,7 +25,7 @@ def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:
     across = len(nodes) > 1
     if exchange is Exchange.SEND_RECV:
         hops = Hops(members, np.roll(members, -1), np.full(size, share))
-    elif size * size <= MOST_FLOWS or not across or len({len(node) for node in nodes}) > 1:
+    elif size * cluster.ranks <= MOST_FLOWS or not across or len({len(node) for node in nodes}) > 1:
         src, dst = np.repeat(members, size), np.tile(members, size)
         apart = src != dst
         hops = Hops(src[apart], dst[apart], np.full(size * (size - 1), share))
@@ -38,7 +38,7 @@ def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:
 
 
 def _bundled(nodes: NDArray[np.int64], share: float, wanted: int) -> Hops:
-    """All pairs on a large grid (rank by node and place), with flows to other nodes bundled onto `wanted` from each rank.
+    """All pairs on a large grid (rank by node and place), those to other nodes bundled onto `wanted` from each rank.
 
     Every rank still sends and receives what it does with all pairs, to as many of each place, so ports and everything
     inside nodes carry the same bytes; between switches the sample stands for the rest.
