@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -191,11 +190,11 @@ AT_START = (absent, late)
 
 
 def interrupted(step: Step) -> None:
-    """Ctrl-C, some way into what comes next."""
-    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    """Ctrl-C while the codec works; sent from there, so that a busy machine cannot move it elsewhere."""
     encode = interpreter._Part._encode
 
     def slow(self: Any, stage: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.2)
         encode(self, stage)
 
