@@ -123,8 +123,8 @@ class Bench:
         for _ in range(self.untimed + self.iterations):
             native_ns.append(self._time(case, case.native))
             planned_ns.append(self._time(case, case.planned))
-        slowest = self._across(native_ns[-self.iterations :] + planned_ns[-self.iterations :], dist.ReduceOp.MAX)
-        return slowest[: self.iterations], slowest[self.iterations :]
+        times = self._across(native_ns[-self.iterations :] + planned_ns[-self.iterations :], dist.ReduceOp.MAX)
+        return times[: self.iterations], times[self.iterations :]
 
     def _time(self, case: _Case, call: Callable[[], None]) -> int:
         case.reset()

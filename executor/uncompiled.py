@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -28,5 +28,5 @@ def uncompiled(method: Method) -> Method:
             apart.append(torch.compiler.disable(method))
         return apart[0](*args, **kwargs)
 
-    call._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable marks what it returns
-    return call  # type: ignore[return-value]
+    call.__dict__["_torchdynamo_disable"] = True  # as torch.compiler.disable marks what it returns
+    return cast(Method, call)

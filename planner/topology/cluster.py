@@ -90,9 +90,10 @@ class Cluster:
             )
 
     def shifts(self, groups: Sequence[range]) -> Numbers | None:
-        """By group, how far its links are from those of the first; None unless each lies alike in an equal node."""
-        if len(self.templates) > 1 or len({len(group) for group in groups}) > 1:
-            return None
+        """By group, how far its links are from those of the first, on equal nodes.
+
+        None unless each group lies inside one node, and there as the others do.
+        """
         (first, local), (last, _) = (divmod(groups[0][end], self.ranks_per_node) for end in (0, -1))
         starts, locals_ = np.divmod(np.array([group[0] for group in groups], dtype=np.int64), self.ranks_per_node)
         stops = np.array([group[-1] for group in groups], dtype=np.int64) // self.ranks_per_node

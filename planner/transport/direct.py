@@ -10,11 +10,11 @@ from zipplan.planner.topology import Cluster
 from zipplan.planner.transport.ways import Hops, Steps, Way, build, by_node
 
 MOST_FLOWS = 65_536
-"""More flows at once than these (all pairs of 256 ranks) are bundled: all pairs of thousands of ranks take hours."""
+"""More flows at once than these (all pairs of 256 ranks) are bundled: work grows with the square of the ranks."""
 BUNDLES = 60_000
 """About so many flows to other nodes are left then, but some from each rank to every place of a node."""
 MOST_PLACES, PLACES = 16, 8
-"""Of a node with more than 16 ranks, which only a switch can join, 8 places evenly spaced stand for all."""
+"""In a node of more than 16 ranks, which a switch joins, 8 places evenly spaced stand for all."""
 
 
 def direct(cluster: Cluster, exchange: Exchange, group: range) -> Way:

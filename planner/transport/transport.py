@@ -135,6 +135,8 @@ class Transport:
 
     def _paths_alike(self, algorithm: str, exchange: Exchange, groups: tuple[range, ...]) -> Paths | None:
         """The flows of all groups where the library does the same on each; on equal nodes, inside a node, it does."""
+        if len(self.cluster.templates) > 1:
+            return None
         first = self.way(algorithm, exchange, groups[0])
         shifts = self.cluster.shifts(groups)
         if shifts is not None:
@@ -142,8 +144,6 @@ class Transport:
             links = (flows.links[None, :] + shifts[:, None]).ravel()
             owner = (flows.owner[None, :] + flows.count * np.arange(count)[:, None]).ravel()
             return Paths(links, owner, np.tile(flows.kind, count))
-        if len(self.cluster.templates) > 1 or len({len(group) for group in groups}) > 1:
-            return None
         ways = [self.way(algorithm, exchange, group) for group in groups]
         if not all(first.costs_like(way) for way in ways):
             return None

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._dynamo  # FSDP2 loads it at first use; so once, not in every rank
@@ -59,7 +60,8 @@ def handles(session: zipplan.Session) -> Step:
             session.all_to_all(outs[1], given, async_op=True),
         ]
         for handle in pending:
-            handle.wait()  # type: ignore[union-attr]
+            assert handle is not None
+            handle.wait()
 
     return step
 
@@ -198,7 +200,7 @@ def interrupted(step: Step) -> None:
         time.sleep(0.2)
         encode(self, stage)
 
-    interpreter._Part._encode = slow  # type: ignore[method-assign]
+    mock.patch.object(interpreter._Part, "_encode", slow).start()
 
 
 IN_CODEC = (corrupted, out_of_memory, corrupted_and_caught, interrupted)
