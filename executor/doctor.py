@@ -26,9 +26,9 @@ TOLD = {
     "NCCL_MAX_NCHANNELS": "plan with --set transport.channels=N",
     "NCCL_MAX_CTAS": "plan with --set transport.channels=N",
     "NCCL_NVLS_ENABLE": "where 0: plan with --set transport.nvls=off",
-    "NCCL_P2P_DISABLE": "where 1: plan with --set node.p2p=off",
-    "NCCL_P2P_LEVEL": "where it keeps GPUs apart: plan with --set node.p2p=off",
-    "NCCL_IB_DISABLE": "where 1: NCCL uses sockets, which no shipped machine describes; calibrate",
+    "NCCL_P2P_DISABLE": "where 1: GPUs go through host memory; over PCIe, plan with --set node.p2p=off",
+    "NCCL_P2P_LEVEL": "where it keeps PCIe peers apart: plan with --set node.p2p=off",
+    "NCCL_IB_DISABLE": "where 1: NCCL uses sockets, which no shipped machine describes",
     "NCCL_IB_HCA": "where it leaves NICs out: describe the machine with the others only",
     "NCCL_TUNER_CONFIG_FILE": "a tuner chooses for NCCL; `zipplan export` writes such a file",
 }

@@ -52,9 +52,9 @@ def _bundled(nodes: NDArray[np.int64], share: float, wanted: int) -> Hops:
         start = 1 + number * (count - 1) / (each * len(shifts))
         others = np.unique((start + np.arange(each) * (count - 1) / each).astype(np.int64))
         for offset in (0, *others) if shift else others:
-            stands_for = (
-                (count - 1) / len(others) * places / len(shifts) if offset else (places - 1) / (len(shifts) - 1)
-            )
+            stands_for = (count - 1) / len(others) if offset else 1.0
+            if shift:
+                stands_for *= (places - 1) / (len(shifts) - 1)
             to = np.roll(np.roll(nodes, -int(offset), axis=0), -int(shift), axis=1)
             src.append(nodes.ravel())
             dst.append(to.ravel())
